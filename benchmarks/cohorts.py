@@ -74,7 +74,7 @@ def silhouette(samples: int) -> None:
     from sklearn.metrics import silhouette_score
 
     from pbr_jax.index.density import hdbscan
-    from pbr_jax.methods.neighbours.cohort_fit import Grouping
+    from pbr_jax.methods.neighbours.cohorts import Grouping
 
     sizes = (2, 3, 5, 10, 20, 50)
     grouping = Grouping("hdbscan", "silhouette", samples, 10, True, 8)

@@ -22,7 +22,7 @@ import numpy as np
 from pbr_jax.base.types import Document, Example
 from pbr_jax.corpus.store import Store, build
 from pbr_jax.methods.neighbours import Cohorts, Mean
-from pbr_jax.methods.neighbours import cohort_fit as parts
+from pbr_jax.methods.neighbours import cohorts as parts
 from pbr_jax.methods.neighbours.moments import Moments
 from pbr_jax.pipeline import Tally
 from pbr_jax.stages import users as user_parts
@@ -66,7 +66,7 @@ def resources(folder: Path, users: int, documents: int, width: int) -> tuple[Sto
 def slots(store: Store, users: Users) -> dict[str, Callable[[Any], Any]]:
     moments = Moments(store, 8).all
     labels = np.tile(np.arange(len(store.users)) % COHORTS, (len(moments), 1))
-    known = parts.Cohorts(moments, labels)
+    known = parts.Clusters(moments, labels)
     return {
         "mean": Mean(m=5).slot(Tally(), store=store, users=users),
         "cohorts": Cohorts(m=5).slot(Tally(), store=store, users=users, cohorts=known),

@@ -26,10 +26,10 @@ pbr_jax.run(from_dict(json.loads(sys.argv[1])), sys.argv[2])
 KILLED = """
 import json, os, signal, sys, pbr_jax
 from pbr_jax.config import from_dict
-from pbr_jax.methods.retrieve import fused_weights
+from pbr_jax.methods.retrieve import fused
 
 moment, left = sys.argv[3], 3
-loss_of, save_report, write_text = fused_weights.loss_of, fused_weights.save_report, fused_weights.write_text
+loss_of, save_report, write_text = fused.loss_of, fused.save_report, fused.write_text
 
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
@@ -48,11 +48,11 @@ def half_written(path, text):
     die()
 
 if moment == "fit":
-    fused_weights.loss_of = counted
+    fused.loss_of = counted
 elif moment == "report":
-    fused_weights.save_report = lambda *arguments: (save_report(*arguments), die())
+    fused.save_report = lambda *arguments: (save_report(*arguments), die())
 else:
-    fused_weights.write_text = half_written
+    fused.write_text = half_written
 pbr_jax.run(from_dict(json.loads(sys.argv[1])), sys.argv[2])
 """
 

@@ -18,7 +18,7 @@ from pbr_jax.cache import artefacts
 from pbr_jax.corpus.vectors import VectorStore
 from pbr_jax.experiment.run_folder import RunFolder
 from pbr_jax.llm.answers_file import Answers
-from pbr_jax.methods.retrieve.two_stage_clusters import ProfileClusters
+from pbr_jax.methods.retrieve.two_stage import ProfileClusters
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from pbr_jax.base.types import Candidate
 from pbr_jax.corpus.search import InScope, Search, holds_users
 from pbr_jax.corpus.store import Store
 from pbr_jax.index import Matrix
-from pbr_jax.pipeline import Examples, Neighbour, Query, Ranking, RetrieveSlot
+from pbr_jax.pipeline import Examples, Neighbour, Query, Ranking, RetrieveSlot, refuse_foreign
 from pbr_jax.text.encode import TextEncoder
 
 Personalize = Callable[[Examples, np.ndarray], np.ndarray]
@@ -69,6 +69,19 @@ def search(
         return rankings
 
     return retrieve
+
+
+def gated(retrieve: RetrieveSlot, collaboration: str) -> RetrieveSlot:
+    """A retriever whose rankings pass the privacy check of `System.rank` (`pipeline.refuse_foreign`)."""
+
+    def checked(
+        examples: Examples, queries: Sequence[Query], neighbours: Sequence[Sequence[Neighbour]]
+    ) -> list[Ranking]:
+        rankings = retrieve(examples, queries, neighbours)
+        refuse_foreign(examples, rankings, collaboration)
+        return rankings
+
+    return checked
 
 
 def query_vectors(encoder: TextEncoder, queries: Sequence[Query]) -> np.ndarray:

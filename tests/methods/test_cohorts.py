@@ -16,7 +16,7 @@ from pbr_jax.corpus.store import Store, build
 from pbr_jax.experiment.plan import Plan
 from pbr_jax.index.density import NOISE
 from pbr_jax.methods.neighbours import Cohorts
-from pbr_jax.methods.neighbours import cohort_fit as parts
+from pbr_jax.methods.neighbours import cohorts as parts
 from pbr_jax.methods.retrieve import BM25
 from pbr_jax.pipeline import Tally
 from pbr_jax.stages import users
@@ -32,7 +32,7 @@ def grouping(method: Cohorts) -> parts.Grouping:
     )  # fmt: skip
 
 
-def made(world: World, method: Cohorts, folder: Path) -> parts.Cohorts:
+def made(world: World, method: Cohorts, folder: Path) -> parts.Clusters:
     folder.mkdir(exist_ok=True)
     parts._make(folder, grouping(method), 0, store=world.store, users=world.users)
     return parts._load(folder)
@@ -252,7 +252,7 @@ def test_what_a_question_does_not_see_of_the_own_history_moves_no_centroid(tmp_p
     world = World(store, Users(store, embeddings, Named(), users.mean))
     labels = np.array([[1 if name[0] == "b" else 0 for name in store.users]])  # u is one of the a's
     slot = Cohorts(own=False, m=9).slot(
-        Tally(), store=store, users=world.users, cohorts=parts.Cohorts([None], labels)
+        Tally(), store=store, users=world.users, cohorts=parts.Clusters([None], labels)
     )
     assert {neighbour.user_id for neighbour in slot([early])[0]} == {"b0", "b1"}
 
@@ -266,7 +266,7 @@ def test_who_is_alone_in_a_cluster_borrows_of_the_nearest(tmp_path, circle, lone
 
     def borrowed(**options: Any) -> list[str]:
         slot = Cohorts(own=False, m=2, **options).slot(
-            Tally(), store=world.store, users=world.users, cohorts=parts.Cohorts([None], labels)
+            Tally(), store=world.store, users=world.users, cohorts=parts.Clusters([None], labels)
         )
         return [neighbour.user_id[0] for neighbour in slot([outlier])[0]]
 

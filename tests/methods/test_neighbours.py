@@ -13,8 +13,7 @@ from pbr_jax.config import Config, name_of
 from pbr_jax.corpus.store import Store, build
 from pbr_jax.experiment.plan import Plan
 from pbr_jax.methods import expand
-from pbr_jax.methods.neighbours import METHODS, Cohorts, Mean, Random
-from pbr_jax.methods.neighbours import cohort_fit as cohorts
+from pbr_jax.methods.neighbours import METHODS, Cohorts, Mean, Random, cohorts
 from pbr_jax.methods.neighbours.moments import Moments
 from pbr_jax.methods.retrieve import BM25
 from pbr_jax.methods.select import TopK
@@ -164,7 +163,7 @@ def test_of_any_number_of_questions_users_are_read_once_a_moment(many: World, na
     store, counted = many
     assert isinstance(counted, Counted)
     moments = Moments(store, 8).all
-    known = cohorts.Cohorts(moments, np.tile(np.arange(len(store.users)) % 3, (len(moments), 1)))
+    known = cohorts.Clusters(moments, np.tile(np.arange(len(store.users)) % 3, (len(moments), 1)))
 
     def slot():
         if name == "mean":

@@ -10,8 +10,8 @@ from sklearn.cluster import HDBSCAN
 
 from pbr_jax.base.types import UserError
 from pbr_jax.index.density import NOISE
-from pbr_jax.methods.retrieve import two_stage_clusters as document_clusters
-from pbr_jax.methods.retrieve.two_stage_clusters import ProfileClusters, alone
+from pbr_jax.methods.retrieve import two_stage as document_clusters
+from pbr_jax.methods.retrieve.two_stage import ProfileClusters, alone
 
 SETTINGS: dict[str, Any] = {"min_cluster_size": 2, "min_samples": 2, "copy": True}
 

@@ -5,10 +5,9 @@ allows are searched.
 """
 
 from pbr_jax.methods.neighbours.cohorts import Cohorts
-from pbr_jax.methods.neighbours.contrastive import Contrastive
-from pbr_jax.methods.neighbours.mean import Mean
 from pbr_jax.methods.neighbours.random import Random
 from pbr_jax.methods.neighbours.self import Self
+from pbr_jax.methods.neighbours.similar import Contrastive, Mean
 
 METHODS = (Self, Contrastive, Mean, Cohorts, Random)
 

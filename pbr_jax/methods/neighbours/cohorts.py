@@ -5,28 +5,30 @@ Generation", 2026, section 4.1.
 """
 
 import hashlib
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
+from pbr_jax.base.files import write_text
 from pbr_jax.base.types import Example
 from pbr_jax.corpus.store import Store
-from pbr_jax.graph import Node, builds_nodes, constant
+from pbr_jax.graph import Node, Stage, builds_nodes, constant, tell
 from pbr_jax.index import density
 from pbr_jax.index.base import unit
 from pbr_jax.index.density import NOISE
-from pbr_jax.methods.neighbours import cohort_fit as parts
-from pbr_jax.methods.neighbours.cohort_fit import Grouping
 from pbr_jax.methods.neighbours.moments import Moments
 from pbr_jax.options import Neighbours, TrainingSplit
 from pbr_jax.pipeline import Examples, Neighbour, NeighboursSlot, Tally
 from pbr_jax.stages import users as user_parts
-from pbr_jax.stages.run import Run
+from pbr_jax.stages.run import Run, keep_measures, once
 from pbr_jax.stages.users import Users
 
+ABSENT = -2  # had written nothing
 _TOGETHER = 4096  # documents of others that are compared at once
 
 
@@ -93,7 +95,7 @@ class Cohorts(Neighbours):
             self.snapshots,
         )
         drawn = {"seed": constant("seed", run.config.seed)} if self.similarity == "random" else {}
-        return {"store": run.data, "users": users, "cohorts": parts.cohorts(run, users, grouping), **drawn}
+        return {"store": run.data, "users": users, "cohorts": clusters(run, users, grouping), **drawn}
 
     def slot(
         self,
@@ -101,7 +103,7 @@ class Cohorts(Neighbours):
         *,
         store: Store,
         users: Users | None = None,
-        cohorts: parts.Cohorts | None = None,
+        cohorts: "Clusters | None" = None,
         seed: int = 0,
     ) -> NeighboursSlot:
         moments, names = Moments(store, self.snapshots), store.users
@@ -173,9 +175,9 @@ class _Pool(NamedTuple):
         """
         own = store.code(example.user_id)
         label, others = self.labels[own], self.labels.copy()
-        others[own] = parts.ABSENT
+        others[own] = ABSENT
         read = store.before(example.user_id, self.moment)
-        seen = label != parts.ABSENT and np.isin(read, store.visible(example, example.user_id)).all()
+        seen = label != ABSENT and np.isin(read, store.visible(example, example.user_id)).all()
         if not seen or (label != NOISE and not (others == label).any()):
             label = self._nearest(vector, own)
         return np.flatnonzero(others == label) if label != NOISE else np.zeros(0, np.int64)
@@ -193,8 +195,8 @@ class _Pool(NamedTuple):
 
 def _pool(users: Users, moment: float | None, labels: np.ndarray, noise: str, scaled: bool) -> _Pool:
     vectors = users.at(moment)
-    labels = np.pad(labels, (0, len(vectors) - len(labels)), constant_values=parts.ABSENT)
-    labels[~vectors.any(axis=1)] = parts.ABSENT  # of those who came, or went, after the fit
+    labels = np.pad(labels, (0, len(vectors) - len(labels)), constant_values=ABSENT)
+    labels[~vectors.any(axis=1)] = ABSENT  # of those who came, or went, after the fit
     grouped = unit(vectors) if scaled else vectors
     centres = unit(density.centroids(grouped, labels))
     outside, counted = labels == NOISE, labels
@@ -227,3 +229,109 @@ def _max_sims(
         scores[start:end] = np.maximum.reduceat(matches, starts, axis=1).sum(0)
         start = end
     return scores
+
+
+_LABELS = "labels.npy"
+_SIZES = (2, 3, 5, 10, 20, 50)  # smallest clusters that a silhouette chooses from
+_NUMBERS = (2, 3, 5, 10, 20, 50, 100)  # of clusters
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """How users are grouped: what of `neighbours.method cohorts` its stage reads."""
+
+    clustering: Literal["hdbscan", "k_means"]
+    min_cluster_size: int | Literal["silhouette"]
+    min_samples: int
+    num_clusters: int | Literal["silhouette"]
+    unit: bool
+    snapshots: int
+
+    def labels(self, vectors: np.ndarray, seed: int) -> tuple[np.ndarray, int | None]:
+        """Each user's cluster, 0, 1, ... or `NOISE`; and the size or number that the silhouette chose."""
+        k_means = self.clustering == "k_means"
+        told = self.num_clusters if k_means else self.min_cluster_size
+        make = partial(self._k_means, vectors, seed) if k_means else partial(self._hdbscan, vectors)
+        if told != "silhouette":
+            return make(told), None
+        return _best(vectors, make, _NUMBERS if k_means else _SIZES)
+
+    def _hdbscan(self, vectors: np.ndarray, size: int) -> np.ndarray:
+        return density.hdbscan(vectors, min_cluster_size=size, min_samples=self.min_samples)
+
+    def _k_means(self, vectors: np.ndarray, seed: int, number: int) -> np.ndarray:
+        return density.k_means(vectors, k=number, seed=seed)
+
+
+def _best(
+    vectors: np.ndarray, make: Callable[[int], np.ndarray], values: Sequence[int]
+) -> tuple[np.ndarray, int]:
+    """The labels with the highest silhouette, noise as a cluster; the first of equal ones. Those with one
+    cluster, which have no silhouette, come last."""
+    tried = [value for value in values if 2 * value <= len(vectors)] or values[:1]
+    found = {value: make(value) for value in tried}
+    scores = {value: density.silhouette(vectors, labels) for value, labels in found.items()}
+    best = max(tried, key=lambda value: -2.0 if (score := scores[value]) is None else score)
+    return found[best], best
+
+
+class Clusters(NamedTuple):
+    """Clusters of users at some moments: int [t u], by the users' codes; `NOISE`, or `ABSENT`."""
+
+    moments: list[float | None]
+    labels: np.ndarray
+
+    def at(self, moment: float | None) -> tuple[float | None, np.ndarray]:
+        """The last of the moments that is not after this one, and the labels [u] there."""
+        known = [i for i, m in enumerate(self.moments) if m is None or (moment is not None and m <= moment)]
+        return self.moments[known[-1]], self.labels[known[-1]]
+
+
+@once
+def clusters(run: Run, users: Node, grouping: Grouping) -> Stage:
+    """The clusters of all users of a run's store."""
+    seed = run.config.seed if grouping.clustering == "k_means" else None
+    return Stage("cohorts", (grouping, seed), {"store": run.data, "users": users}, _make, _load)
+
+
+def _make(folder: Path, grouping: Grouping, seed: int | None, *, store: Store, users: Users) -> None:
+    moments = Moments(store, grouping.snapshots).all
+    labels = np.full((len(moments), len(store.users)), ABSENT, np.int32)
+    told, last = {}, None
+    for place, moment in enumerate(moments):
+        vectors = users.at(moment)
+        present = np.flatnonzero(vectors.any(axis=1))
+        grouped = unit(vectors[present]) if grouping.unit else vectors[present]
+        labels[place, present], chosen = grouping.labels(grouped, seed or 0)
+        if len(present):
+            told = {} if chosen is None else {"chosen_by_silhouette": chosen}
+            last = grouped, labels[place, present]
+    if last is not None:  # of the last moment, at which most is known
+        told = _measured(*last) | told
+    keep_measures(folder, told)
+    write_text(folder / "moments.json", json.dumps(moments))
+    np.save(folder / _LABELS, labels, allow_pickle=False)
+
+
+def _measured(vectors: np.ndarray, labels: np.ndarray) -> dict[str, int | float]:
+    """Silhouettes with noise as one cluster and without it, and how many clusters and users of noise."""
+    inside = labels != NOISE
+    values = {
+        "silhouette": density.silhouette(vectors, labels),
+        "silhouette_without_noise": density.silhouette(vectors[inside], labels[inside]),
+        "clusters": int(labels.max(initial=NOISE)) + 1,
+        "clustered_users": len(labels),
+        "noise_users": int((~inside).sum()),
+        "largest_cluster": int(np.bincount(labels[inside]).max(initial=0)),
+    }
+    if inside.mean() < 0.5:
+        tell(
+            "cohorts",
+            f"{(~inside).sum()} of {len(labels)} users are in no cluster; see neighbours.noise",
+        )
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _load(folder: Path) -> Clusters:
+    moments = json.loads((folder / "moments.json").read_text(encoding="utf-8"))
+    return Clusters(moments, np.load(folder / _LABELS, allow_pickle=False))

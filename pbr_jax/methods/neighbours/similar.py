@@ -1,4 +1,4 @@
-"""Users of highest cosine with the asking user: what `contrastive` and `mean` have in common.
+"""Users of highest cosine with the asking user, by the means of their documents or a trained encoder.
 
 Shi et al., "Retrieval Augmented Generation with Collaborative Filtering for Personalized Text Generation"
 (CFRAG), 2025, section 4.1.4.
@@ -7,7 +7,7 @@ Shi et al., "Retrieval Augmented Generation with Collaborative Filtering for Per
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -74,6 +74,24 @@ class Similar(Neighbours):
             return found
 
         return neighbours
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contrastive(Similar):
+    """The most similar users, by vectors of the trained encoder (`user_encoder`)."""
+
+    method: Literal["contrastive"] = "contrastive"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mean(Similar):
+    """The most similar users, by the means of their documents' vectors. Nothing is trained."""
+
+    method: Literal["mean"] = "mean"
+
+    @builds_nodes
+    def users(self, run: Run) -> Node:
+        return parts.means(run)
 
 
 class _Pool(NamedTuple):

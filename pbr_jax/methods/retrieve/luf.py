@@ -26,7 +26,7 @@ from pbr_jax.pipeline import Examples, Neighbour, Query, RetrieveSlot, Tally
 from pbr_jax.stages import simulated, vectors
 from pbr_jax.stages.labels import Judge, Labelled, accuracy, judge, label
 from pbr_jax.stages.run import Run, enable_compilation_cache
-from pbr_jax.stages.search import query_vectors
+from pbr_jax.stages.search import gated, query_vectors
 from pbr_jax.stages.search import search as nearest
 from pbr_jax.text.encode import TextEncoder
 
@@ -186,7 +186,7 @@ class Luf(Learner, Retrieve):
             found = query_vectors(encoder, queries)
             queries = [query._replace(vector=vector) for query, vector in zip(queries, found)]
         depth, known = self.labels.depth, {"store": store, "encoder": encoder, **values}
-        search = luf_state.searching(state, depth, self.index, self.least_own, **known)
+        search = gated(luf_state.searching(state, depth, self.index, self.least_own, **known), collaboration)
         rankings = search(examples, queries, [_open(store, e.user_id, collaboration) for e in examples])
         rankings = [sorted(ranking, key=lambda c: -c.score)[:depth] for ranking in rankings]
         labelled = label(self.labels, examples, rankings, seed=seed, judge=judge, collaboration=collaboration)
@@ -196,7 +196,7 @@ class Luf(Learner, Retrieve):
         ]
         if simulation is None:
             return found
-        shown = nearest(k=simulation.documents, **known)
+        shown = gated(nearest(k=simulation.documents, **known), collaboration)
         told = simulated.remarks(simulation, examples, shown, seed=seed)
         return [{**one, "remark": remark._asdict()} for one, remark in zip(found, told, strict=True)]
 

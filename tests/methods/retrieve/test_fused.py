@@ -16,7 +16,7 @@ from pbr_jax.base.types import Candidate, Document, Example
 from pbr_jax.corpus.store import Store, build
 from pbr_jax.graph import Bound
 from pbr_jax.methods.retrieve import BM25, Dense, Fused
-from pbr_jax.methods.retrieve.fused_weights import fit, loss_of
+from pbr_jax.methods.retrieve.fused import fit, loss_of
 from pbr_jax.options import Retrieve
 from pbr_jax.pipeline import Neighbour, Query, Ranking, RetrieveSlot, Tally
 from pbr_jax.stages.scores import standardised
