@@ -56,8 +56,8 @@ def imports(source: bytes) -> set[str]:
 
 def run(module: ModuleType, source: bytes, path: Path) -> None:
     """Executes a source in a module, which remembers it: whatever the file says later, this is what runs."""
-    vars(module)[_SOURCE] = source
     exec(compile(source, str(path), "exec"), vars(module))
+    vars(module)[_SOURCE] = source
 
 
 def executed(space: dict[str, Any]) -> bytes | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from pbr_jax.base import file_hashes
 from pbr_jax.base.types import UserError
-from pbr_jax.cache.sources import imports, run
+from pbr_jax.cache import sources
 from pbr_jax.options import Method
 
 _OF_FILES: dict[str, set[str]] = {}
@@ -44,9 +44,19 @@ def execute(path: Path) -> ModuleType:
     sys.modules[name] = module
     sys.path.insert(0, str(path.resolve().parent))  # a config may import what lies beside it
     try:
-        run(module, source, path)
+        sources.run(module, source, path)
     finally:
         sys.path.pop(0)
+    return module
+
+
+def executed(path: Path) -> ModuleType | None:
+    """The module of a config file, if this process has executed what the file holds now."""
+    module, source = sys.modules.get(_name(path)), path.read_bytes()
+    if module is None or sources.executed(vars(module)) != source:
+        return None
+    file_hashes.watch(path)
+    _beside(path.resolve(), source)
     return module
 
 
@@ -66,7 +76,7 @@ def _beside(path: Path, source: bytes) -> set[str]:
     """
     waiting, seen = [source], set()
     while waiting:
-        for name in imports(waiting.pop()) - seen:
+        for name in sources.imports(waiting.pop()) - seen:
             places = (path.parent / name / "__init__.py", path.parent / f"{name}.py")
             file = next((place for place in places if place.is_file()), None)
             if file is None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 from pbr_jax.base.types import UserError
 from pbr_jax.cache.code import code_of
 from pbr_jax.config.fields import members, name_of, unknown
-from pbr_jax.config.modules import blamed, execute, is_of_file, own_classes
+from pbr_jax.config.modules import blamed, execute, executed, is_of_file, own_classes
 from pbr_jax.config.naming import named, overridden
 from pbr_jax.config.schema import SLOTS, Config
 from pbr_jax.methods import METHODS
@@ -271,7 +271,7 @@ def _found(slot: str, place: Any) -> type[Method]:
         if not file.is_file():
             raise UserError(f"{slot}.method is a class in {file}, which is not there any more; bring it back")
         with blamed(file):
-            module = execute(file)
+            module = executed(file) or execute(file)
         name = place["class"]
     else:
         where, _, name = place["class"].partition(":")
