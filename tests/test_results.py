@@ -1,7 +1,6 @@
 """What results.json says of an evaluation, from a store and raw answers."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,7 @@ from pbr_jax.options import Eval
 from pbr_jax.tasks import released
 
 
-def told(folder: Path, name: str, raw: list[str] | None) -> dict[str, Any]:
+def told(folder: Path, name: str, raw: list[str] | None) -> results.Evaluated:
     """What results.json says of a run of this task with these raw answers."""
     examples = [Example(f"q{i}", f"u{i}", "ask", "ask", "1", ()) for i in range(3)]
     build(folder / "store.sqlite", examples)
@@ -34,7 +33,7 @@ def told(folder: Path, name: str, raw: list[str] | None) -> dict[str, Any]:
 
 def counts(folder: Path, name: str, raw: list[str] | None) -> dict[str, int]:
     """The counts of such a run."""
-    return told(folder, name, raw)["counts"]
+    return told(folder, name, raw).counts
 
 
 def test_raw_answers_without_a_number_are_counted(tmp_path: Path):
@@ -51,12 +50,12 @@ def test_answers_without_text_are_counted_and_nothing_where_none_was_asked_for(t
 @pytest.mark.parametrize("name", ["lamp_3", "lamp_7"])
 def test_thinking_without_an_end_is_counted_and_noted(tmp_path: Path, name: str):
     values = told(tmp_path, name, ["<think>a 1?</think>4", "<think>a 1?", "[THINK]\nwell"])
-    assert values["counts"]["unreadable_answers"] == 2
-    assert values["counts"]["unfinished_thinking"] == 2
-    assert [note for note in values["notes"] if note.startswith("2 of 3 answers end inside")]
+    assert values.counts["unreadable_answers"] == 2
+    assert values.counts["unfinished_thinking"] == 2
+    assert [note for note in values.notes if note.startswith("2 of 3 answers end inside")]
     values = told(tmp_path, name, ["4", "<think>a 1?</think>4", "2"])
-    assert "unfinished_thinking" not in values["counts"]
-    assert not any("thinking" in note for note in values["notes"])
+    assert "unfinished_thinking" not in values.counts
+    assert not any("thinking" in note for note in values.notes)
 
 
 def test_measures_of_folds_are_averaged() -> None:

@@ -3,6 +3,7 @@
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pbr_jax.base.types import Candidate, Example
@@ -37,6 +38,35 @@ class Made(NamedTuple):
     judged: Iterable[Mapping[str, Any]] | None = None
 
 
+@dataclass(kw_only=True)
+class Evaluated:
+    """What results.json says of the questions, answers and metrics. Fields that are None are not in the file.
+
+    `blocks`, `over`, `shift` and `learned` are of a stream, `judge` of answers that a model graded, and
+    `without_near_targets` of the questions whose target no document of the user nearly holds.
+    """
+
+    n: int
+    dropped: int
+    metrics: dict[str, float]
+    intervals: dict[str, list[float]]
+    by_category: dict[str, dict[str, float]]
+    by_category_intervals: dict[str, dict[str, list[float]]]
+    by_category_users: dict[str, int]
+    clusters: str
+    variants: dict[str, str]
+    notes: list[str]
+    answers: Mapping[str, float]
+    counts: dict[str, Any]
+    blocks: list[dict[str, Any]] | None = None
+    over: dict[str, dict[str, Any]] | None = None
+    shift: int | None = None
+    copied: dict[str, Any] | None = None
+    judge: dict[str, Any] | None = None
+    without_near_targets: dict[str, Any] | None = None
+    learned: dict[str, dict[str, float]] | None = None
+
+
 def evaluated(
     task: Task,
     store: Store,
@@ -46,7 +76,7 @@ def evaluated(
     seed: int,
     learned: int = 0,
     arrivals: Arrivals | None = None,
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+) -> tuple[Evaluated, list[dict[str, Any]]]:
     """What results.json says of the metrics, and the lines of predictions.jsonl.
 
     `learned`: examples of a training split that does not stand in the store. `arrivals`: of a stream.
@@ -60,7 +90,6 @@ def evaluated(
     examples = list(store.examples())
     near = store.near_targets
     over = {} if arrivals is None else subsets(arrivals, examples, shared=store.has_shared)
-    blocks = None if arrivals is None else [block for block, _ in arrivals.places]
     predictions = [record["prediction"] for record in records] if made.answers is not None else None
     expected = [record["expected"] for record in records if "expected" in record]
 
@@ -82,7 +111,7 @@ def evaluated(
             probabilities=[record.get("probabilities") for record in records],
             scored=list(scored),
             categories=[example.category for example in examples],
-            blocks=blocks,
+            blocks=None if arrivals is None else [block for block, _ in arrivals.places],
             subsets=over,
             resamples=options.resamples,
             confidence=options.confidence,
@@ -92,95 +121,77 @@ def evaluated(
     evaluation = score(example.scored for example in examples)
     for record, metrics in zip(records, evaluation.per_example, strict=True):
         record["metrics"] = metrics
-    values = _values(
-        evaluation, store, examples, records, label_distribution(task, predictions or []) or places, learned
+    shares = label_distribution(task, predictions or []) or places
+    scored = [record for record, example in zip(records, examples, strict=True) if example.scored]
+    values = Evaluated(
+        n=evaluation.n,
+        dropped=store.summary.examples - len(records),
+        metrics=evaluation.metrics,
+        intervals=_lists(evaluation.intervals),
+        by_category=evaluation.by_category,
+        by_category_intervals={name: _lists(own) for name, own in evaluation.by_category_intervals.items()},
+        by_category_users=evaluation.by_category_users,
+        clusters=evaluation.clusters,
+        variants=evaluation.variants,
+        notes=[
+            *evaluation.notes,
+            *one_answer_note(shares, len(records)),
+            *_note_unfinished(unfinished["unfinished_thinking"], len(records)),
+        ],
+        answers=shares,
+        counts={**_counts(store, examples, evaluation, learned), **unfinished, **_shown(records)},
+        copied=copies([record["copied"] for record in scored if "copied" in record]),
     )
     if arrivals is not None:
-        values |= _in_stream(evaluation, records, arrivals, over)
-    values["counts"] |= unfinished | _shown(records)
-    values["notes"] += _note_unfinished(unfinished["unfinished_thinking"], len(records))
-    scored = [record for record, example in zip(records, examples, strict=True) if example.scored]
-    values["copied"] = copies([record["copied"] for record in scored if "copied" in record])
+        values.blocks, values.over, values.shift = evaluation.by_block, evaluation.over, arrivals.shift
+        for i, (record, (block, place)) in enumerate(zip(records, arrivals.places, strict=True)):
+            parts = [name for name, members in over.items() if members[i]]
+            record |= {"block": block, "place": place, "over": parts}
     if made.judged is not None:
-        values["judge"] = _judged(examples, records, made.judged, options, seed)
+        values.judge = _judged(examples, records, made.judged, options, seed)
     if near.any():
         rest = score(example.scored and not held for example, held in zip(examples, near, strict=True))
-        values["without_near_targets"] = {"n": rest.n, **_metrics(rest)}
+        intervals = _lists(rest.intervals)
+        values.without_near_targets = {"n": rest.n, "metrics": rest.metrics, "intervals": intervals}
     return values, records
 
 
-def _in_stream(
-    evaluation: Evaluation,
-    records: Sequence[dict[str, Any]],
-    arrivals: Arrivals,
-    over: Mapping[str, Sequence[bool]],
-) -> dict[str, Any]:
-    """What results.json says of a stream; each record gets its block, its place and the parts it is in."""
-    for i, (record, (block, place)) in enumerate(zip(records, arrivals.places, strict=True)):
-        parts = [name for name, members in over.items() if members[i]]
-        record |= {"block": block, "place": place, "over": parts}
-    shift = {} if arrivals.shift is None else {"shift": arrivals.shift}
-    return {"blocks": evaluation.by_block, "over": evaluation.over, **shift}
+def _lists(intervals: Mapping[str, tuple[float, float]]) -> dict[str, list[float]]:
+    return {name: list(pair) for name, pair in intervals.items()}
 
 
 def _judged(
     examples: Sequence[Example],
     records: Sequence[dict[str, Any]],
-    found: Iterable[Mapping[str, Any]],
+    judgements: Iterable[Mapping[str, Any]],
     options: Eval,
     seed: int,
 ) -> dict[str, Any]:
     """What the judge found, which each record gets too."""
-    for record, one in zip(records, found, strict=True):
+    for record, one in zip(records, judgements, strict=True):
         record["judge_p"] = one["p"]
     scored = [(e.unit or e.user_id, r["judge_p"]) for e, r in zip(examples, records) if e.scored]
     how = {"resamples": options.resamples, "confidence": options.confidence, "seed": seed}
     return judged([p for _, p in scored], [cluster for cluster, _ in scored], **how)
 
 
-def _metrics(evaluation: Evaluation) -> dict[str, Any]:
-    return {
-        "metrics": evaluation.metrics,
-        "intervals": {name: list(pair) for name, pair in evaluation.intervals.items()},
-    }
-
-
-def _values(
-    evaluation: Evaluation,
-    store: Store,
-    examples: Sequence[Example],
-    records: Sequence[Mapping[str, Any]],
-    shares: Mapping[str, float],
-    learned: int,
+def _counts(
+    store: Store, examples: Sequence[Example], evaluation: Evaluation, learned: int
 ) -> dict[str, Any]:
     summary = store.summary
+    unreadable = {} if evaluation.unreadable is None else {"unreadable_answers": evaluation.unreadable}
     return {
-        "n": evaluation.n,
-        "dropped": summary.examples - len(records),
-        **_metrics(evaluation),
-        "by_category": evaluation.by_category,
-        "by_category_intervals": {
-            category: {name: list(pair) for name, pair in intervals.items()}
-            for category, intervals in evaluation.by_category_intervals.items()
-        },
-        "by_category_users": evaluation.by_category_users,
-        "clusters": evaluation.clusters,
-        "variants": evaluation.variants,
-        "notes": [*evaluation.notes, *one_answer_note(shares, len(records))],
-        "answers": shares,
-        "counts": {
-            "examples": summary.examples,
-            "unscored": sum(not example.scored for example in examples),
-            "users": summary.users,
-            "documents": summary.documents,
-            "empty_profiles": summary.empty_profiles,
-            "targets_in_history": summary.targets_in_history,
-            "targets_in_other_histories": summary.targets_elsewhere,
-            "near_targets": summary.near_targets,
-            "training_examples": max(summary.training, learned),
-            **({} if evaluation.unreadable is None else {"unreadable_answers": evaluation.unreadable}),
-            **evaluation.counts,
-        },
+        "examples": summary.examples,
+        "unscored": sum(not example.scored for example in examples),
+        "users": summary.users,
+        "documents": summary.documents,
+        "empty_profiles": summary.empty_profiles,
+        "targets_in_history": summary.targets_in_history,
+        "targets_in_other_histories": summary.targets_elsewhere,
+        "near_targets": summary.near_targets,
+        "training_examples": max(summary.training, learned),
+        **unreadable,
+        **evaluation.counts,
     }
 
 

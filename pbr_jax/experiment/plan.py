@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator, Mapping
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,20 +28,21 @@ from pbr_jax.graph.lists import numbered, substituted, unified
 from pbr_jax.llm import is_t5
 from pbr_jax.methods.generate import Ipa, Label
 from pbr_jax.models.pretrained import locate
-from pbr_jax.options import Generate, key_of, swapped
+from pbr_jax.options import key_of, swapped
 from pbr_jax.pipeline import Pipeline
 from pbr_jax.stages import language_model
-from pbr_jax.stages.answers import answers, documents_in_prompt, likelihoods, wants_likelihoods
+from pbr_jax.stages.answers import documents_in_prompt, wants_likelihoods
 from pbr_jax.stages.data import data
 from pbr_jax.stages.generator import generator
 from pbr_jax.stages.judged import judged
-from pbr_jax.stages.rankings import rankings, slots
+from pbr_jax.stages.rankings import slots
 from pbr_jax.stages.run import Run
 from pbr_jax.stages.token_vectors import Ragged
 from pbr_jax.stages.vectors import encoder
 from pbr_jax.stream import folds
 from pbr_jax.stream import stage as stream
 from pbr_jax.stream.arrival import Arrivals, arrivals
+from pbr_jax.stream.outputs import Outputs, batch
 from pbr_jax.system import System
 from pbr_jax.tasks.scoring import scorable
 
@@ -96,7 +97,7 @@ class Plan:
         if processes.several():
             _check_hosts(config)
         self.task = task(config.benchmark)
-        self.folded = folds.is_folded(config)
+        self.folded, learns = folds.is_folded(config), bool(stream.learners(config))
         source = data(
             config.benchmark,
             self.task,
@@ -111,32 +112,29 @@ class Plan:
         self.run = Run(config, self.task, source.node, {}, source.training)
         method = config.generate.resolved(self.task)
         scored = wants_likelihoods(self.run, method)
-        outputs = partial(_outputs, method, scored)
-        if self.folded:
-            made = folds.folds(self.run, config, outputs)
+        program = folds.folded if self.folded else stream.streamed if learns else batch
+        outputs = program(self.run, config, method, scored)
+        if self.folded:  # new questions are answered by what all folds taught
             self.run = folds.taught_by_all(self.run)
-        elif stream.learners(config):
-            made = stream.stream(self.run, config, method, scored)
-        else:
-            made = outputs(self.run)
-        made = {**made, **judged(self.run, source.node, made.get("answered"))}
-        self.last = unified(Value("results", (), made, dict))
+        nodes = {**outputs.nodes(), **judged(self.run, source.node, outputs.answered)}
+        self.last = unified(Value("results", (), nodes, dict))
         known = {node.key: node for node in walk(self.last)}
-        self.data, self.ranked = _stage(known[source.node.key]), self.last.needs["ranked"]
+        self.ranked, self.answered, self.scored, self.judged = Outputs(**self.last.needs)
+        self.data = _stage(known[source.node.key])
         apart = None if source.training is None else known.get(source.training.key)
         self.training = None if apart is None else _stage(apart)  # the store that is learned from, if another
-        self.answered, self.scored, self.judged = map(self.last.needs.get, ("answered", "scored", "judged"))
-        streamed = self.ranked.needs.get("streamed")
-        self.streamed = None if streamed is None else _stage(streamed)
-        self.last_slots: dict[str, Node] = {}  # of new questions, where they are not the same
+        self.streamed = _stage(self.ranked.needs["streamed"]) if learns else None
+        # The store of the documents that were ranked.
+        self.store = self.data if self.streamed is None else stream.ranked_store(self.streamed)
+
+    @cached_property
+    def last_slots(self) -> dict[str, Node]:
+        """The slots that answer new questions, and their store, where these are not the run's."""
         if self.folded:
             everyone, joined = slots(self.run), _stage(self.ranked)
-            self.last_slots = {"store": self.data}
-            self.last_slots |= {name: folds.ByFold(name, joined, own) for name, own in everyone.items()}
-        elif self.streamed is not None:
-            self.last_slots = stream.last(self.streamed)
-        # of the documents that were ranked
-        self.store = self.data if self.streamed is None else stream.ranked_store(self.streamed)
+            by_fold = {name: folds.ByFold(name, joined, own) for name, own in everyone.items()}
+            return {"store": self.data, **by_fold}
+        return {} if self.streamed is None else stream.last(self.streamed)
 
     def check(self) -> None:
         """Checks all models, files and batch sizes before any computation."""
@@ -226,16 +224,6 @@ class Plan:
             own = {name: digest(value) for name, value in node.identity.items() if name != "needs"}
             found[numbered(label, found)] = own
         return found
-
-
-def _outputs(method: Generate | None, scored: bool, run: Run) -> dict[str, Stage]:
-    """Rankings of a run's questions, and answers and likelihoods where they are wanted."""
-    made = {"ranked": (ranked := rankings(run))}
-    if method is not None:
-        made["answered"] = answers(run, method, ranked)
-    if scored:
-        made["scored"] = likelihoods(run, ranked, method)
-    return made
 
 
 class _Values(dict[str, Any]):

@@ -9,6 +9,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Container, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -103,6 +104,23 @@ def _as_wanted(found: Mapping[str, Any], plan: Plan) -> bool:
     return plan.config.keep_texts == ("texts.jsonl" in found["files"]) and priced == _cost(plan, counts)
 
 
+@dataclass(kw_only=True)
+class _Content(evaluation.Evaluated):
+    """The content of results.json, with the fields of `Evaluated`."""
+
+    system: str
+    benchmark: str
+    task: dict[str, Any]
+    split: str
+    ceiling: bool
+    trained: dict[str, dict[str, Any]]
+    measured: dict[str, dict[str, int | float]]
+    tallies: dict[str, Any]
+    seconds: dict[str, float]
+    keys: dict[str, str]
+    fingerprint: dict[str, Any]
+
+
 def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
     """Computes what is missing, and writes the folder's files, results.json last."""
     programs.release()
@@ -111,7 +129,6 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
         folds.make([stage for stage in (plan.ranked, plan.answered, plan.scored) if stage is not None])
     answered: Answers | None = None if plan.answered is None else plan.answered.value
     ranked: Rankings = plan.ranked.value
-
     scored: Likelihoods | None = None if plan.scored is None else plan.scored.value
 
     def read() -> evaluation.Made:
@@ -127,40 +144,34 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
     found, records = evaluation.evaluated(
         plan.task, store, read(), config.eval, seed=config.seed, learned=learned, arrivals=plan.arrivals
     )
-    if plan.judged is not None:
-        found["judge"] |= judged.identity(config.eval, config.llm)
+    if found.judge is not None:
+        found.judge |= judged.identity(config.eval, config.llm)
     if plan.streamed is not None:
-        found["learned"] = stream.reported(plan.streamed.value)
-        for block in found["blocks"]:
+        found.learned = stream.reported(plan.streamed.value)
+        for block in found.blocks or ():
             block["seconds"] = stream.seconds(config.stream, plan.streamed.value, block["block"])
-    spent = round(time.perf_counter() - start, 3)
+    seconds = {**_seconds(plan), "evaluate": round(time.perf_counter() - start, 3)}
     trained, measured = reports(plan.last), by_stage(plan.ranked, MEASURES)
-    found["metrics"] |= _of_stages(measured, plan.folded)
     counted = _tallied(plan, LABEL, judged.LABEL)
-    notes = _notes(plan, trained) + _cuts(answered, counted, found["counts"]["examples"])
-    seconds = _seconds(plan)
-    values = {
-        "system": config.system,
-        "benchmark": config.benchmark.name,
-        "task": {"title": plan.task.title, "metrics": plan.task.metrics, "labels": plan.task.labels},
-        "split": config.benchmark.split,
-        "ceiling": any(method.ceiling for method in config.methods),
-        **found,
-        "counts": {
-            **found["counts"],
-            **ranked.tally.counts,
-            **(answered.tally.counts if answered else {}),
-            **counted,
-            **_asked(plan),
-        },
-        "notes": found["notes"] + notes + _passages(config),
-        "trained": trained,
-        "measured": measured,
-        "tallies": by_stage(plan.last, TALLY),
-        "seconds": {**seconds, "evaluate": spent},
-        "keys": {label: stage.key for label, stage in stages(plan.last).items()},
-        "fingerprint": {**plan.identity, **provenance(), "stages": _made_elsewhere(plan, seconds)},
-    }
+    found.metrics |= _of_stages(measured, plan.folded)
+    found.notes += _notes(plan, trained) + _cuts(answered, counted, found.counts["examples"])
+    found.notes += _passages(config)
+    found.counts |= {**ranked.tally.counts, **(answered.tally.counts if answered else {})}
+    found.counts |= {**counted, **_asked(plan)}
+    content = _Content(
+        **vars(found),
+        system=config.system,
+        benchmark=config.benchmark.name,
+        task={"title": plan.task.title, "metrics": plan.task.metrics, "labels": plan.task.labels},
+        split=config.benchmark.split,
+        ceiling=any(method.ceiling for method in config.methods),
+        trained=trained,
+        measured=measured,
+        tallies=by_stage(plan.last, TALLY),
+        seconds=seconds,
+        keys={label: stage.key for label, stage in stages(plan.last).items()},
+        fingerprint={**plan.identity, **provenance(), "stages": _made_elsewhere(plan, seconds)},
+    )
     for record, example in zip(records, store.examples(), strict=True):
         record |= {"relevant": example.relevant} if example.relevant else {}
     folder.sign()
@@ -171,7 +182,9 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
         (folder.out / "texts.jsonl").unlink(missing_ok=True)
         records = [{**record, "prediction": None, "target": None} for record in records]
     folder.write("predictions.jsonl", map(line, records))
-    return folder.finish(values)
+    first = ("system", "benchmark", "task", "split", "ceiling")  # of the file
+    values = {name: getattr(content, name) for name in (*first, *vars(content))}
+    return folder.finish({name: value for name, value in values.items() if value is not None})
 
 
 def _notes(plan: Plan, trained: Mapping[str, dict[str, Any]]) -> list[str]:

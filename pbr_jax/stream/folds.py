@@ -16,7 +16,7 @@ from pbr_jax.base.types import UserError
 from pbr_jax.config import Config
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node, Stage, builds_nodes, walk
-from pbr_jax.options import Learner
+from pbr_jax.options import Generate, Learner
 from pbr_jax.pipeline import Examples, Tally
 from pbr_jax.stages import programs
 from pbr_jax.stages.folds import Fold, fold
@@ -24,6 +24,7 @@ from pbr_jax.stages.records import Records
 from pbr_jax.stages.run import Run, total, write_tally
 from pbr_jax.stream.arrival import arrivals
 from pbr_jax.stream.blocks import KINDS
+from pbr_jax.stream.outputs import Outputs, batch
 
 _STORE = "store of "
 _ALL = "all folds"
@@ -105,12 +106,8 @@ def _by_fold(nodes: Mapping[str, Node], tally: Tally) -> Callable[..., list[Any]
 
 
 @builds_nodes
-def folds(run: Run, config: Config, outputs: Callable[[Run], Mapping[str, Stage]]) -> dict[str, Stage]:
-    """What the folds' runs give, joined.
-
-    Args:
-      run: over the store of all folds; it is read now.
-      outputs: `ranked`, `answered` and `scored` of a run, as far as they are wanted.
+def folded(run: Run, config: Config, method: Generate | None, scored: bool) -> Outputs:
+    """What the folds' runs give, joined. `run` is over the store of all folds, which is read now.
 
     Raises UserError where there are too few units.
     """
@@ -120,13 +117,16 @@ def folds(run: Run, config: Config, outputs: Callable[[Run], Mapping[str, Stage]
     joined: dict[str, dict[str, Node]] = {}
     for number, places in enumerate(found.blocks):
         view = fold(run.data, [examples[place].id for place in places])
-        for kind, stage in outputs(run._replace(data=view, whole=run.data)).items():
+        outputs = batch(run._replace(data=view, whole=run.data), config, method, scored)
+        for kind, stage in outputs.nodes().items():
             needs = joined.setdefault(kind, {"store": run.data})
             needs |= {f"fold {number}": stage, f"{_STORE}fold {number}": view}
-    return {
-        kind: Stage("folds", (kind,), needs, _join, KINDS[kind], label=f"{kind}, all folds")
-        for kind, needs in joined.items()
-    }
+    return Outputs(
+        **{
+            kind: Stage("folds", (kind,), needs, _join, KINDS[kind], label=f"{kind}, all folds")
+            for kind, needs in joined.items()
+        }
+    )
 
 
 def make(joined: Sequence[Node]) -> None:

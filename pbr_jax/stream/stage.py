@@ -35,6 +35,7 @@ from pbr_jax.stages.run import Run, enable_compilation_cache
 from pbr_jax.stream.arrival import arrivals, is_drawn
 from pbr_jax.stream.blocks import KINDS, LEARNED, PROTOCOLS, Making, part
 from pbr_jax.stream.blocks import Block as Block
+from pbr_jax.stream.outputs import Outputs
 from pbr_jax.system import System
 
 
@@ -50,8 +51,8 @@ def learners(config: Config) -> list[Learner]:
 
 
 @builds_nodes
-def stream(run: Run, config: Config, method: Generate | None, scored: bool) -> dict[str, Node]:
-    """The results of a config's stream as nodes: `ranked` and, if requested, `answered` and `scored`."""
+def streamed(run: Run, config: Config, method: Generate | None, scored: bool) -> Outputs:
+    """What the questions get in a config's stream, before the methods learn from them."""
     needs: dict[str, Node] = {"store": run.data, "write": language_model.writer(run), **slots(run)}
     needs |= {} if method is None else {"generate": Slot(method, run)}
     needs |= {"llm": generator(run)} if scored else {}
@@ -59,7 +60,9 @@ def stream(run: Run, config: Config, method: Generate | None, scored: bool) -> d
     options = (config.stream, seed, config.collaboration, documents_in_prompt(run))
     stage = Stage("stream", options, needs, _make, Path)
     wanted = {"ranked": True, "answered": method is not None, "scored": scored}
-    return {kind: Value(kind, (kind,), {"streamed": stage}, _read) for kind in KINDS if wanted[kind]}
+    return Outputs(
+        **{kind: Value(kind, (kind,), {"streamed": stage}, _read) for kind in KINDS if wanted[kind]}
+    )
 
 
 def seconds(options: Stream, streamed: Path, number: int) -> dict[str, float | None]:
