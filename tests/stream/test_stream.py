@@ -2,15 +2,9 @@
 
 import json
 import math
-import os
 import random
 import re
-import secrets
-import signal
-import subprocess
-import sys
 import textwrap
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,6 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stream_worlds import (
+    LEARNERS,
+    SEED,
+    START,
+    WORDS,
+    content,
+    documents,
+    draw_text,
+    kill_once,
+    read_lamp,
+    same_files,
+    write_lamp,
+)
 
 import pbr_jax
 from pbr_jax.base.types import UserError
@@ -25,94 +32,6 @@ from pbr_jax.cli.main import main
 from pbr_jax.config import Config, load, override
 from pbr_jax.experiment.plan import Plan
 from pbr_jax.stages.rankings import Questions, Rankings, rankings
-
-SEED = int(os.environ.get("PBR_JAX_KILLS_SEED", secrets.randbelow(2**32)))
-LEARNERS = '''
-import json
-from collections import Counter
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
-
-import numpy as np
-
-from pbr_jax.config import Config
-from pbr_jax.methods.retrieve.scored import scored
-from pbr_jax.options import Learner, Retrieve, Select, Stream
-
-
-def read(state):
-    file = state / "counts.json"
-    return json.loads(file.read_text()) if file.exists() else {}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trend(Learner, Retrieve):
-    """Documents whose words were frequent in past queries."""
-
-    method: Literal["trend"] = "trend"
-    calls: str = ""  # a file with a line for each call
-
-    def needs(self, run):
-        run.learns_from_others("trend")
-        return {"store": run.data}
-
-    def told(self, what):
-        if self.calls:
-            if Path(self.calls + ".stop").exists() and Path(self.calls).exists():
-                raise KeyboardInterrupt
-            with Path(self.calls).open("a") as file:
-                file.write(what + "\\n")
-
-    def slot(self, tally, *, state, store):
-        counts = read(state)
-
-        def score(example, query, rows):
-            tally.counts["trend"] += 1
-            texts = [document.text.split() for document in store.documents(rows)]
-            return np.array([sum(counts.get(word, 0) for word in text) for text in texts], float)
-
-        return scored(store, self.k, score)
-
-    def observe(self, block, *, state, store):
-        self.told(f"observe {len(block.examples)}")
-        assert not any(e.target or e.alternatives or e.relevant for e in block.examples)
-        assert block.likelihoods == []
-        return [example.query.split() for example in block.examples]
-
-    def learn(self, blocks, *, state, out, store):
-        self.told(f"learn {len(blocks)}")
-        counts = Counter(word for block in blocks for words in block.observations for word in words)
-        (out / "counts.json").write_text(json.dumps(counts))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Liked(Learner, Select):
-    """Documents with the words of past targets."""
-
-    method: Literal["liked"] = "liked"
-
-    @property
-    def supervised(self):
-        return True
-
-    def slot(self, tally, *, state):
-        counts = read(state)
-        return lambda examples, queries, rankings: [
-            sorted(r, key=lambda c: -sum(counts.get(w, 0) for w in c.document.text.split())) for r in rankings
-        ]
-
-    def learn(self, blocks, *, state, out):
-        counts = Counter(read(state))
-        counts.update(word for example in blocks[-1].examples for word in example.target.split())
-        (out / "counts.json").write_text(json.dumps(counts))
-
-
-def get_config():
-    return Config(system="trend", collaboration="signals", retrieve=Trend(k=3), select=Liked(),
-                  stream=Stream(size=3))
-'''
-WORDS = [f"w{i}" for i in range(12)]
 
 
 @pytest.fixture(autouse=True)
@@ -127,25 +46,16 @@ def write(tmp_path: Path) -> Callable[..., dict[str, Any]]:
 
     def write(count: int, folder: str = "data", targets: dict[int, str] | None = None) -> dict[str, Any]:
         draw = random.Random(5)
-
-        def text(length: int) -> str:
-            return " ".join(draw.choices(WORDS, k=length))
-
-        start = "Paraphrase the following tweet without any explanation before or after it: "
         questions = [
-            {"id": f"q{i}", "input": start + text(6),
-             "profile": [{"id": f"q{i}-{j}", "text": text(4)} for j in range(5)]}
+            {
+                "id": f"q{i}",
+                "input": START + draw_text(draw, 6),
+                "profile": [{"id": f"q{i}-{j}", "text": draw_text(draw, 4)} for j in range(5)],
+            }
             for i in range(count)
-        ]  # fmt: skip
-        golds = [{"id": f"q{i}", "output": text(3)} for i in range(count)]
-        for i, target in (targets or {}).items():
-            golds[i]["output"] = target
-        place = tmp_path / folder
-        place.mkdir()
-        (place / "dev_questions.json").write_text(json.dumps(questions))
-        (place / "dev_outputs.json").write_text(json.dumps({"task": "LaMP_7", "golds": golds}))
-        return {"benchmark.name": "lamp_7", "benchmark.root": str(place), "generate.method": "none",
-                "eval.likelihood": "off", "eval.resamples": 20}  # fmt: skip
+        ]
+        drawn = {i: draw_text(draw, 3) for i in range(count)} | (targets or {})
+        return write_lamp(tmp_path / folder, questions, [*drawn.values()])
 
     return write
 
@@ -162,26 +72,9 @@ def config(file: Path) -> Config:
     return load(file).config
 
 
-def documents(out: Path) -> list[list[str]]:
-    lines = map(json.loads, (out / "predictions.jsonl").read_text().splitlines())
-    return [[document["id"] for document in line["documents"]] for line in lines]
-
-
-def content(cache: Path) -> dict[str, bytes]:
-    """What a stream has left, but for seconds and for what says who made it."""
-    (stage,) = (path for path in (cache / "stream").iterdir() if path.is_dir())
-    files = (path for path in stage.rglob("*") if path.is_file())
-    return {
-        str(path.relative_to(stage)): path.read_bytes()
-        for path in files
-        if path.name not in ("stage.json", "tally.json")
-    }
-
-
 def by_hand(config: Config, count: int, folder: Path, size: int) -> list[list[str]]:
     """The documents of every question, from the data's files and the rules of both learners."""
-    questions = json.loads((folder / "dev_questions.json").read_text())
-    golds = json.loads((folder / "dev_outputs.json").read_text())["golds"]
+    questions, targets = read_lamp(folder)
     asked: list[str] = []
     liked: list[str] = []
     found = []
@@ -193,7 +86,7 @@ def by_hand(config: Config, count: int, folder: Path, size: int) -> list[list[st
             best = sorted(ranked[:3], key=lambda t: -sum(liked.count(w) for w in t["text"].split()))
             found.append([tweet["id"] for tweet in best])
         asked += [word for i in block for word in questions[i]["input"].split(": ", 1)[1].split()]
-        liked += [word for i in block for word in golds[i]["output"].split()]
+        liked += [word for i in block for word in targets[i].split()]
     return found
 
 
@@ -338,7 +231,7 @@ def test_a_learner_that_writes_to_a_copy_of_the_corpus(
     write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     """docs/howto/learners.md: a question becomes a document of later blocks; the run's store stays."""
-    page = Path(__file__).parents[1] / "docs" / "howto" / "learners.md"
+    page = Path(__file__).parents[2] / "docs" / "howto" / "learners.md"
     (shown,) = re.findall(r"```python\n# methods of the class\n(.*?)```", page.read_text(), flags=re.DOTALL)
     file = tmp_path / "notes.py"
     file.write_text(NOTES.replace("CORPUS", textwrap.indent(shown, "    ")))
@@ -376,20 +269,10 @@ def test_a_stream_of_40_blocks_that_is_killed_ends_as_one_that_was_not(
     told = {**write(40), "stream.size": 1}
     pbr_jax.run(override(config, told), tmp_path / "whole")
     wanted = content(tmp_path / "cache")
-    flags = [word for name, value in told.items() for word in (f"--{name}", str(value))]
-    cache = tmp_path / "killed"
-    command = [sys.executable, "-m", "pbr_jax", "run", str(file), *flags, "--out", str(tmp_path / "out")]
-    target = random.Random(SEED).randrange(1, 39)
-    with subprocess.Popen(
-        command,
-        env={**os.environ, "PBR_JAX_CACHE": str(cache), "JAX_PLATFORMS": "cpu"},
-        stderr=subprocess.PIPE,
-    ) as process:
-        while not list(cache.glob(f"stream/*/blocks/{target:05}*")):
-            assert process.poll() is None, process.communicate()
-            time.sleep(0.001)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
+    cache, target = tmp_path / "killed", random.Random(SEED).randrange(1, 39)
+    kill_once(
+        lambda: bool(list(cache.glob(f"stream/*/blocks/{target:05}*"))), file, told, cache, tmp_path / "out"
+    )
     assert not list(cache.glob("stream/*/stage.json")), f"seed {SEED}: it was not killed"
     monkeypatch.setenv("PBR_JAX_CACHE", str(cache))
     capsys.readouterr()
@@ -397,8 +280,7 @@ def test_a_stream_of_40_blocks_that_is_killed_ends_as_one_that_was_not(
     (done,) = re.findall(r"stream: goes on after (\d+) of 40 blocks", capsys.readouterr().err)
     assert int(done) >= target
     assert content(cache) == wanted, f"seed {SEED}"
-    for name in ("predictions.jsonl", "texts.jsonl"):
-        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert same_files(tmp_path / "out", tmp_path / "whole")
 
 
 @pytest.mark.parametrize("keep", [None, 1])

@@ -1,64 +1,41 @@
 """Folds of users: each is answered by what the other folds have taught, and by nothing of its own."""
 
 import json
-import os
 import random
-import secrets
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from stream_worlds import (
+    FOUR,
+    LEARNERS,
+    SEED,
+    as_flags,
+    content,
+    documents,
+    folds_of,
+    kill_once,
+    lines,
+    read_lamp,
+    same_files,
+    write_four_users,
+)
 
 import pbr_jax
 from pbr_jax.base.types import UserError
 from pbr_jax.cli.main import main
 from pbr_jax.config import Config, load, override
 
-SEED = int(os.environ.get("PBR_JAX_KILLS_SEED", secrets.randbelow(2**32)))
-LEARNER = '''
-import json
-from collections import Counter
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
-
-import numpy as np
-
-from pbr_jax.config import Config
-from pbr_jax.methods.retrieve.scored import scored
-from pbr_jax.options import Learner, Retrieve, Stream
-
+OTHERS = (
+    LEARNERS
+    + '''
 
 @dataclass(frozen=True, kw_only=True)
-class Trend(Learner, Retrieve):
+class Others(Trend):
     """Documents whose words were frequent in other queries and in the documents that these got."""
 
-    method: Literal["trend"] = "trend"
-    calls: str = ""  # a file with a line for each call
-
-    def needs(self, run):
-        run.learns_from_others("trend")
-        return {"store": run.data}
-
-    def told(self, what):
-        if self.calls:
-            with Path(self.calls).open("a") as file:
-                file.write(what + "\\n")
-
-    def slot(self, tally, *, state, store):
-        file = state / "counts.json"
-        counts = json.loads(file.read_text()) if file.exists() else {}
-
-        def score(example, query, rows):
-            texts = [document.text.split() for document in store.documents(rows)]
-            return np.array([sum(counts.get(word, 0) for word in text) for text in texts], float)
-
-        return scored(store, self.k, score)
+    method: Literal["others"] = "others"
 
     def observe(self, block, *, state, store):
         self.told(f"observe {len(block.examples)}")
@@ -67,26 +44,22 @@ class Trend(Learner, Retrieve):
         return [[*e.query.split(), *words] for e, words in zip(block.examples, best, strict=True)]
 
     def learn(self, blocks, *, state, out, store):
-        self.told(f"learn {len(blocks)}")
         assert not (state / "counts.json").exists()
         assert not any(example.target for block in blocks for example in block.examples)
-        counts = Counter(word for block in blocks for words in block.observations for word in words)
-        (out / "counts.json").write_text(json.dumps(counts))
+        super().learn(blocks, state=state, out=out, store=store)
 
     def report(self, blocks, *, state, store):
         self.told(f"report {len(blocks)}")
         pairs = [(e, words) for b in blocks for e, words in zip(b.examples, b.observations, strict=True)]
         held = [e.target.split()[0] in words for e, words in pairs]
-        words = json.loads((state / "counts.json").read_text())
-        return {"n": len(held), "held": np.mean(held), "state": len(words)}
+        return {"n": len(held), "held": np.mean(held), "state": len(read(state))}
 
 
 def get_config():
-    return Config(system="trend", collaboration="signals", retrieve=Trend(k=3),
+    return Config(system="others", collaboration="signals", retrieve=Others(k=3),
                   stream=Stream(protocol="cross_users"))
 '''
-WORDS = [f"w{i}" for i in range(12)]
-USERS = [0, 1, 0, 2, 3, 1, 3, 3, 2, 0]  # of the questions
+)
 
 
 @pytest.fixture(autouse=True)
@@ -97,44 +70,14 @@ def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def told(tmp_path: Path) -> dict[str, Any]:
-    """Writes questions of four users as LaMP-7, each with five tweets; the overrides that name them."""
-    draw = random.Random(5)
-
-    def text(length: int) -> str:
-        return " ".join(draw.choices(WORDS, k=length))
-
-    start = "Paraphrase the following tweet without any explanation before or after it: "
-    histories = {user: [{"id": f"{user}-{j}", "text": text(4)} for j in range(5)] for user in set(USERS)}
-    questions = [
-        {
-            "id": f"q{i}",
-            "user_id": user,
-            "input": f"{start}{text(3)} canary{user}",
-            "profile": histories[user],
-        }
-        for i, user in enumerate(USERS)
-    ]
-    golds = [{"id": f"q{i}", "output": text(3)} for i in range(len(USERS))]
-    place = tmp_path / "data"
-    place.mkdir()
-    (place / "dev_questions.json").write_text(json.dumps(questions))
-    (place / "dev_outputs.json").write_text(json.dumps({"task": "LaMP_7", "golds": golds}))
-    return {"benchmark.name": "lamp_7", "benchmark.root": str(place), "generate.method": "none",
-            "eval.likelihood": "off", "eval.resamples": 20,
-            "retrieve.calls": str(tmp_path / "calls")}  # fmt: skip
+    return {**write_four_users(tmp_path / "data", "canary"), "retrieve.calls": str(tmp_path / "calls")}
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "learner.py"
-    path.write_text(LEARNER)
+    path.write_text(OTHERS)
     return path
-
-
-def read(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    questions = json.loads((folder / "dev_questions.json").read_text())
-    golds = json.loads((folder / "dev_outputs.json").read_text())["golds"]
-    return questions, [gold["output"] for gold in golds]
 
 
 def observed(question: dict[str, Any]) -> list[str]:
@@ -152,41 +95,23 @@ def by_hand(folds: list[set[int]], questions: list[dict[str, Any]]) -> list[list
     return found
 
 
-def documents(out: Path) -> list[list[str]]:
-    lines = map(json.loads, (out / "predictions.jsonl").read_text().splitlines())
-    return [[document["id"] for document in line["documents"]] for line in lines]
-
-
-def content(cache: Path) -> dict[str, bytes]:
-    """What a stream has left, but for seconds and for what says who made it."""
-    (stage,) = (path for path in (cache / "stream").iterdir() if path.is_dir())
-    files = (path for path in stage.rglob("*") if path.is_file())
-    return {
-        str(path.relative_to(stage)): path.read_bytes()
-        for path in files
-        if path.name not in ("stage.json", "tally.json")
-    }
-
-
 def test_each_user_is_answered_by_what_the_others_taught(file: Path, told: dict[str, Any], tmp_path: Path):
     pbr_jax.run(override(load(file).config, told), tmp_path / "out")
-    questions, _ = read(tmp_path / "data")
+    questions, _ = read_lamp(tmp_path / "data")
     assert documents(tmp_path / "out") == by_hand([{user} for user in range(4)], questions)
     assert (tmp_path / "calls").read_text().splitlines() == [
         "observe 3", "observe 2", "observe 2", "observe 3",
         "learn 3", "learn 3", "learn 3", "learn 3", "report 4",
     ]  # fmt: skip
-    lines = [json.loads(line) for line in (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()]
-    assert [line["block"] for line in lines] == USERS
+    assert [line["block"] for line in lines(tmp_path / "out")] == FOUR
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_folds_of_several_users(seed: int, file: Path, told: dict[str, Any], tmp_path: Path):
     told |= {"stream.folds": 2, "seed": seed}
     pbr_jax.run(override(load(file).config, told), tmp_path / "out")
-    questions, _ = read(tmp_path / "data")
-    lines = [json.loads(line) for line in (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()]
-    folds = [{user for user, line in zip(USERS, lines, strict=True) if line["block"] == n} for n in range(2)]
+    questions, _ = read_lamp(tmp_path / "data")
+    folds = folds_of(tmp_path / "out", 2)
     assert [len(fold) for fold in folds] == [2, 2]
     assert documents(tmp_path / "out") == by_hand(folds, questions)
 
@@ -209,7 +134,7 @@ def test_no_observation_of_a_fold_reaches_its_state(file: Path, told: dict[str, 
 def test_what_learners_report_is_kept(file: Path, told: dict[str, Any], tmp_path: Path):
     config = override(load(file).config, told)
     found = pbr_jax.run(config, tmp_path / "out").values["learned"]
-    questions, targets = read(tmp_path / "data")
+    questions, targets = read_lamp(tmp_path / "data")
     held = [t.split()[0] in observed(q) for q, t in zip(questions, targets, strict=True)]
     words = {w for q in questions if q["user_id"] != 3 for w in observed(q)}  # of the last fold's state
     assert found == {"retrieve": {"n": 10, "held": sum(held) / 10, "state": len(words)}}
@@ -222,7 +147,7 @@ def test_what_learners_report_is_kept(file: Path, told: dict[str, Any], tmp_path
 @pytest.mark.parametrize(
     ("gives", "error"),
     [
-        ("{'held': float('nan')}", "retrieve.method trend: report gave nan as held, want finite numbers"),
+        ("{'held': float('nan')}", "retrieve.method others: report gave nan as held, want finite numbers"),
         ("{'held': 'half'}", "report gave {'held': 'half'}, want numbers by names"),
         ("7", "report gave 7, want numbers by names"),
     ],
@@ -230,7 +155,7 @@ def test_what_learners_report_is_kept(file: Path, told: dict[str, Any], tmp_path
 def test_a_report_that_is_wrong_ends_in_one_line(
     gives: str, error: str, file: Path, told: dict[str, Any], tmp_path: Path
 ):
-    file.write_text(LEARNER.replace("pairs = [(e,", f"return {gives}; pairs = [(e,"))
+    file.write_text(OTHERS.replace("pairs = [(e,", f"return {gives}; pairs = [(e,"))
     with pytest.raises(UserError, match=error):
         pbr_jax.run(override(load(file).config, told), tmp_path / "out")
 
@@ -263,25 +188,13 @@ def test_a_run_that_is_killed_ends_as_one_that_was_not(
 ):
     pbr_jax.run(override(load(file).config, told), tmp_path / "whole")
     wanted = content(tmp_path / "cache")
-    flags = [word for name, value in told.items() for word in (f"--{name}", str(value))]
     cache, draw = tmp_path / "killed", random.Random(SEED)
     place = f"{draw.choice(['observed', 'states', 'blocks'])}/{draw.randrange(4):05}*"
-    command = [sys.executable, "-m", "pbr_jax", "run", str(file), *flags, "--out", str(tmp_path / "out")]
-    with subprocess.Popen(
-        command,
-        env={**os.environ, "PBR_JAX_CACHE": str(cache), "JAX_PLATFORMS": "cpu"},
-        stderr=subprocess.PIPE,
-    ) as process:
-        while not list(cache.glob(f"stream/*/{place}")):
-            assert process.poll() is None, process.communicate()
-            time.sleep(0.0005)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
+    kill_once(lambda: bool(list(cache.glob(f"stream/*/{place}"))), file, told, cache, tmp_path / "out")
     monkeypatch.setenv("PBR_JAX_CACHE", str(cache))
     pbr_jax.run(override(load(file).config, told), tmp_path / "out")
     assert content(cache) == wanted, f"seed {SEED}, {place}"
-    for name in ("predictions.jsonl", "texts.jsonl"):
-        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert same_files(tmp_path / "out", tmp_path / "whole")
 
 
 def test_a_frozen_system_has_the_same_folds(file: Path, told: dict[str, Any], tmp_path: Path):
@@ -313,15 +226,14 @@ def test_bad_combinations_end_in_one_line(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ):
-    words = [word for name, value in told.items() for word in (f"--{name}", str(value))]
-    assert main(["run", str(file), *words, *flags, "--out", str(tmp_path / "out")]) == 2
+    assert main(["run", str(file), *as_flags(told), *flags, "--out", str(tmp_path / "out")]) == 2
     (line,) = [one for one in capsys.readouterr().err.splitlines() if one.startswith("pbr-jax: error")]
     assert error in line
 
 
 def test_a_learner_with_a_corpus_of_its_own_is_refused(file: Path, told: dict[str, Any], tmp_path: Path):
     own = "    def corpus(self, store, state):\n        return Store(store._path)\n\n    def told"
-    code = LEARNER.replace("    def told", own).replace(
+    code = OTHERS.replace("    def told", own).replace(
         "import numpy", "from pbr_jax.corpus.store import Store\nimport numpy"
     )
     file.write_text(code)

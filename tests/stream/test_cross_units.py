@@ -1,13 +1,6 @@
 """Folds of units: what is trained on questions answers no question that it was trained on."""
 
-import json
-import os
 import random
-import secrets
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +8,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from stream_worlds import (
+    FOUR,
+    SEED,
+    WORDS,
+    as_flags,
+    documents,
+    folds_of,
+    kill_once,
+    lines,
+    read_lamp,
+    same_files,
+    write_four_users,
+    write_lamp,
+)
 
 import pbr_jax
 from pbr_jax.base.types import Document, Example
@@ -24,7 +31,6 @@ from pbr_jax.corpus.store import Store, build
 from pbr_jax.stages.folds import Fold
 from pbr_jax.stages.rankings import Questions
 
-SEED = int(os.environ.get("PBR_JAX_KILLS_SEED", secrets.randbelow(2**32)))
 TRAINED = '''
 import json
 from collections import Counter
@@ -75,8 +81,6 @@ def get_config():
     return Config(system="counted", collaboration="signals", retrieve=Counted(k=3),
                   stream=Stream(protocol="cross_units"))
 '''
-WORDS = [f"w{i}" for i in range(12)]
-USERS = [0, 1, 0, 2, 3, 1, 3, 3, 2, 0]  # of the questions
 
 
 @pytest.fixture(autouse=True)
@@ -85,30 +89,9 @@ def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def text(draw: random.Random, length: int) -> str:
-    return " ".join(draw.choices(WORDS, k=length))
-
-
-def written(place: Path, questions: list[dict[str, Any]], outputs: list[str]) -> None:
-    golds = [{"id": q["id"], "output": output} for q, output in zip(questions, outputs, strict=True)]
-    place.mkdir(exist_ok=True)
-    (place / "dev_questions.json").write_text(json.dumps(questions))
-    (place / "dev_outputs.json").write_text(json.dumps({"task": "LaMP_7", "golds": golds}))
-
-
 @pytest.fixture
 def told(tmp_path: Path) -> dict[str, Any]:
-    """Writes questions of four users as LaMP-7, each with five tweets; the overrides that name them."""
-    draw = random.Random(5)
-    start = "Paraphrase the following tweet without any explanation before or after it: "
-    histories = {user: [{"id": f"{user}-{j}", "text": text(draw, 4)} for j in range(5)] for user in range(4)}
-    questions = [
-        {"id": f"q{i}", "user_id": user, "input": start + text(draw, 3), "profile": histories[user]}
-        for i, user in enumerate(USERS)
-    ]
-    written(tmp_path / "data", questions, [text(draw, 3) for _ in USERS])
-    return {"benchmark.name": "lamp_7", "benchmark.root": str(tmp_path / "data"), "generate.method": "none",
-            "eval.likelihood": "off", "eval.resamples": 20}  # fmt: skip
+    return write_four_users(tmp_path / "data")
 
 
 @pytest.fixture
@@ -118,15 +101,9 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def read(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    questions = json.loads((folder / "dev_questions.json").read_text())
-    golds = json.loads((folder / "dev_outputs.json").read_text())["golds"]
-    return questions, [gold["output"] for gold in golds]
-
-
 def by_hand(folds: list[set[int]], data: Path, chosen: set[str] | None = None) -> dict[str, list[str]]:
     """The documents of each question, from the words of the other folds' targets, or of those `chosen`."""
-    questions, targets = read(data)
+    questions, targets = read_lamp(data)
     found = {}
     for question in questions:
         (own,) = (fold for fold in folds if question["user_id"] in fold)
@@ -141,28 +118,19 @@ def by_hand(folds: list[set[int]], data: Path, chosen: set[str] | None = None) -
     return found
 
 
-def lines(out: Path) -> list[dict[str, Any]]:
-    return [*map(json.loads, (out / "predictions.jsonl").read_text().splitlines())]
-
-
-def documents(out: Path) -> dict[str, list[str]]:
-    return {line["id"]: [document["id"] for document in line["documents"]] for line in lines(out)}
-
-
-def folds_of(out: Path, count: int) -> list[set[int]]:
-    blocks = [line["block"] for line in lines(out)]
-    return [{user for user, block in zip(USERS, blocks, strict=True) if block == n} for n in range(count)]
+def by_id(out: Path) -> dict[str, list[str]]:
+    return dict(zip((line["id"] for line in lines(out)), documents(out), strict=True))
 
 
 def test_each_user_is_ranked_by_what_the_others_taught(file: Path, told: dict[str, Any], tmp_path: Path):
     found = pbr_jax.run(override(load(file).config, told), tmp_path / "out").values
-    assert documents(tmp_path / "out") == by_hand([{user} for user in range(4)], tmp_path / "data")
-    assert [line["id"] for line in lines(tmp_path / "out")] == [f"q{i}" for i in range(len(USERS))]
-    assert [line["block"] for line in lines(tmp_path / "out")] == USERS
+    assert by_id(tmp_path / "out") == by_hand([{user} for user in range(4)], tmp_path / "data")
+    assert [line["id"] for line in lines(tmp_path / "out")] == [f"q{i}" for i in range(len(FOUR))]
+    assert [line["block"] for line in lines(tmp_path / "out")] == FOUR
     (note,) = [note for note in found["notes"] if "cross_units" in note]
     assert "4 folds of whole units" in note
     assert "7 to 8 of them" in note
-    assert found["counts"]["examples"] == len(USERS)
+    assert found["counts"]["examples"] == len(FOUR)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -171,28 +139,28 @@ def test_folds_partition_the_units(seed: int, file: Path, told: dict[str, Any], 
     folds = folds_of(tmp_path / "out", 2)
     assert [len(fold) for fold in folds] == [2, 2]
     assert set().union(*folds) == {*range(4)}
-    assert documents(tmp_path / "out") == by_hand(folds, tmp_path / "data")
+    assert by_id(tmp_path / "out") == by_hand(folds, tmp_path / "data")
 
 
 def test_a_limit_draws_the_same_questions_for_all_folds(file: Path, told: dict[str, Any], tmp_path: Path):
     pbr_jax.run(override(load(file).config, {**told, "feedback.limit": 4}), tmp_path / "out")
-    order = [f"q{i}" for i in np.random.default_rng([0, 3]).permutation(len(USERS))]
-    found = documents(tmp_path / "out")
+    order = [f"q{i}" for i in np.random.default_rng([0, 3]).permutation(len(FOUR))]
+    found = by_id(tmp_path / "out")
     for user in range(4):
-        others = [id for id in order if USERS[int(id[1:])] != user][:4]
+        others = [id for id in order if FOUR[int(id[1:])] != user][:4]
         wanted = by_hand([{user}, {*range(4)} - {user}], tmp_path / "data", set(others))
-        assert all(found[id] == wanted[id] for id in found if USERS[int(id[1:])] == user)
+        assert all(found[id] == wanted[id] for id in found if FOUR[int(id[1:])] == user)
 
 
 def test_the_targets_of_a_fold_move_the_other_folds_alone(file: Path, told: dict[str, Any], tmp_path: Path):
     config = override(load(file).config, told)
     pbr_jax.run(config, tmp_path / "before")
-    questions, targets = read(tmp_path / "data")
+    questions, targets = read_lamp(tmp_path / "data")
     changed = ["w0 w1 w0" if q["user_id"] == 2 else t for q, t in zip(questions, targets, strict=True)]
-    written(tmp_path / "data", questions, changed)
+    write_lamp(tmp_path / "data", questions, changed)
     pbr_jax.run(config, tmp_path / "after")
     before, after = ({line["id"]: line for line in lines(tmp_path / name)} for name in ("before", "after"))
-    own = [f"q{i}" for i, user in enumerate(USERS) if user == 2]
+    own = [f"q{i}" for i, user in enumerate(FOUR) if user == 2]
     assert all(before[id]["documents"] == after[id]["documents"] for id in own)
     assert any(before[id]["documents"] != after[id]["documents"] for id in before if id not in own)
 
@@ -206,7 +174,7 @@ def test_new_questions_are_answered_by_what_all_units_taught(
     example = next(iter(system.store.examples()))
     new = Example(id="new", user_id=example.user_id, query=example.query, input=example.query, target=None)
     ((*ranking,),) = system.rank([new])
-    questions, targets = read(tmp_path / "data")
+    questions, targets = read_lamp(tmp_path / "data")
     counts = Counter(word for target in targets for word in target.split())
     ranked = sorted(questions[0]["profile"], key=lambda t: -sum(counts[w] for w in t["text"].split()))
     assert [candidate.document.id for candidate in ranking] == [tweet["id"] for tweet in ranked[:3]]
@@ -279,22 +247,11 @@ def test_a_run_that_is_killed_in_a_fold_ends_as_one_that_was_not(
     file: Path, told: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     pbr_jax.run(override(load(file).config, told), tmp_path / "whole")
-    flags = [word for name, value in told.items() for word in (f"--{name}", str(value))]
     cache, wait = tmp_path / "killed", random.Random(SEED).randrange(1, 5)
-    command = [sys.executable, "-m", "pbr_jax", "run", str(file), *flags, "--out", str(tmp_path / "out")]
-    with subprocess.Popen(
-        command,
-        env={**os.environ, "PBR_JAX_CACHE": str(cache), "JAX_PLATFORMS": "cpu"},
-        stderr=subprocess.PIPE,
-    ) as process:
-        while len([*cache.glob("rank/*/stage.json")]) < wait and process.poll() is None:
-            time.sleep(0.0005)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
+    kill_once(lambda: len([*cache.glob("rank/*/stage.json")]) >= wait, file, told, cache, tmp_path / "out")
     monkeypatch.setenv("PBR_JAX_CACHE", str(cache))
     pbr_jax.run(override(load(file).config, told), tmp_path / "out")
-    for name in ("predictions.jsonl", "texts.jsonl"):
-        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), SEED
+    assert same_files(tmp_path / "out", tmp_path / "whole"), SEED
 
 
 @pytest.mark.parametrize(
@@ -317,7 +274,6 @@ def test_bad_combinations_end_in_one_line(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ):
-    words = [word for name, value in told.items() for word in (f"--{name}", str(value))]
-    assert main(["run", str(file), *words, *flags, "--out", str(tmp_path / "out")]) == 2
+    assert main(["run", str(file), *as_flags(told), *flags, "--out", str(tmp_path / "out")]) == 2
     (line,) = [one for one in capsys.readouterr().err.splitlines() if one.startswith("pbr-jax: error")]
     assert error in line
