@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     from pbr_jax.base.types import Model as Model
     from pbr_jax.base.types import UserError as UserError
     from pbr_jax.config import Config as Config
-    from pbr_jax.experiment.comparison import Comparison as Comparison
-    from pbr_jax.experiment.comparison import compare as compare
     from pbr_jax.experiment.learned_state import backward_transfer as backward_transfer
     from pbr_jax.experiment.opening import ask as ask
     from pbr_jax.experiment.opening import open as open
+    from pbr_jax.experiment.results import Comparison as Comparison
     from pbr_jax.experiment.results import Results as Results
+    from pbr_jax.experiment.results import compare as compare
     from pbr_jax.exporting.export import export as export
     from pbr_jax.sweeps.launcher import sweep as sweep
     from pbr_jax.system import System as System
@@ -54,10 +54,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _NAMES = {
-    "experiment.comparison": ("Comparison", "compare"),
     "config": ("Config",),
     "exporting.export": ("export",),
-    "experiment.results": ("Results",),
+    "experiment.results": ("Comparison", "Results", "compare"),
     "api": ("check", "import_table", "report", "run"),
     "experiment.learned_state": ("backward_transfer",),
     "sweeps.launcher": ("sweep",),

@@ -22,9 +22,8 @@ from pbr_jax.checking.verdict import Verdict
 from pbr_jax.config import Benchmark, Config, Overrides
 from pbr_jax.eval.report import report as written
 from pbr_jax.experiment import run as experiment
-from pbr_jax.experiment.comparison import folder_of
 from pbr_jax.experiment.plan import Plan
-from pbr_jax.experiment.results import Results
+from pbr_jax.experiment.results import Results, folder_of
 from pbr_jax.importing import writing
 from pbr_jax.importing.columns import Columns, from_names
 from pbr_jax.importing.writing import Imported

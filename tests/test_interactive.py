@@ -207,7 +207,7 @@ def test_a_comparison_is_the_mean_of_the_questions_differences(
 
 def test_the_better_run_is_named_where_it_is_shown():
     from pbr_jax.eval.significance import Difference
-    from pbr_jax.experiment.comparison import Comparison
+    from pbr_jax.experiment.results import Comparison
 
     sure, unsure = Difference(-1.0, -2.0, -0.5, 0.01, 0.9), Difference(0.1, -0.1, 0.3, 0.4, 0.4)
     rows = {"target_nll": sure, "rouge1": sure, "meteor": unsure}
