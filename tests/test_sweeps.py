@@ -430,6 +430,7 @@ def test_values_of_any_form_survive_the_printed_command(
     file = c.load(CONFIG.parents[1] / "bm25.py")._replace(sweep=lambda: [{}])
     base = c.override(file.config, flags)
     changed = c.override(base, {"system": text, "encoder.query_prefix": text, "llm.offline": True})
+    changed = c.override(changed, {"generate.stop": ["a b", "\n\n"]})
     words = shlex.split(command(file, trials(file, changed)[0], tmp_path / "out"))[1:]
     assert main([*words, "--dry"]) == 0
     found = [word for word in words[1:-2] if word != "--dry"]

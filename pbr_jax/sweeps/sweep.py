@@ -183,7 +183,7 @@ def identity(file: ConfigFile, base: Config) -> str:
 
 def command(file: ConfigFile, trial: Trial, out: Path) -> str:
     """The complete command line of one run. It needs only the config file."""
-    flags = [f"--{name}={shlex.quote(_text(name, value))}" for name, value in _changes(file, trial)]
+    flags = [_flag(name, value) for name, value in _changes(file, trial)]
     return " ".join(
         ["pbr-jax run", shlex.quote(str(file.path)), *flags, "--out", shlex.quote(str(out / trial.name))]
     )
@@ -212,7 +212,8 @@ def _list(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _text(name: str, value: Any) -> str:
-    if name in CHOSEN and isinstance(value, list):
-        return " ".join(value)
-    return "None" if value is None else str(value)
+def _flag(name: str, value: Any) -> str:
+    """A field and its value, or its values."""
+    if isinstance(value, list):
+        return " ".join([f"--{name}", *(shlex.quote(str(one)) for one in value)])
+    return f"--{name}={shlex.quote(str(value))}"
