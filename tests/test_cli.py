@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -78,97 +78,20 @@ def encoder_folder(case: Case, **config: object) -> Path:
     return folder
 
 
-def missing_folder(case: Case) -> None:
-    case.root = case.tmp / "nowhere"
+def with_flags(*words: str) -> Callable[[Case], None]:
+    return lambda case: case.flags.extend(words)
 
 
-def missing_file(case: Case) -> None:
-    case.questions.unlink()
+def with_value(name: str, value: Any) -> Callable[[Case], None]:
+    return lambda case: setattr(case, name, value)
 
 
-def truncated_json(case: Case) -> None:
-    case.questions.write_text(case.questions.read_text()[:-40])
-
-
-def not_a_list(case: Case) -> None:
-    case.edit(lambda records: {"data": records})
-
-
-def missing_key(case: Case) -> None:
-    case.edit(lambda records: records[1].pop("input") and None)
-
-
-def profile_of_the_wrong_type(case: Case) -> None:
-    case.edit(lambda records: records[1].update(profile="three"))
-
-
-def document_without_text(case: Case) -> None:
-    case.edit(lambda records: records[0]["profile"][1].pop("text") and None)
-
-
-def duplicate_question_ids(case: Case) -> None:
-    case.edit(lambda records: records[1].update(id="ann"))
-
-
-def duplicate_document_ids(case: Case) -> None:
-    case.edit(lambda records: records[0]["profile"][1].update(id="ann-0"))
-
-
-def other_output_ids(case: Case) -> None:
-    case.edit(lambda records: records[1].update(id="zoe"))
-
-
-def wrong_task(case: Case) -> None:
-    case.name = "lamp_3"
-
-
-def unknown_benchmark(case: Case) -> None:
-    case.name = "lamp_77"
-
-
-def unknown_split(case: Case) -> None:
-    case.split = "validation"
-
-
-def unknown_field(case: Case) -> None:
-    case.flags = ["--retrieve.kay", "3"]
-
-
-def negative_k(case: Case) -> None:
-    case.flags = ["--retrieve.k", "-3"]
-
-
-def not_a_number(case: Case) -> None:
-    case.flags = ["--retrieve.k", "many"]
-
-
-def unknown_method(case: Case) -> None:
-    case.flags = ["--retrieve.method", "sparse"]
-
-
-def not_utf8(case: Case) -> None:
-    case.questions.write_bytes(case.questions.read_bytes().replace(b"three", b"thr\xe9e"))
-
-
-def out_is_a_file(case: Case) -> None:
-    case.out.write_text("")
-
-
-def out_inside_a_file(case: Case) -> None:
-    (case.tmp / "file").write_text("")
-    case.out = case.tmp / "file" / "out"
+def with_records(change: Callable[[list], object]) -> Callable[[Case], None]:
+    return lambda case: case.edit(change)
 
 
 def unknown_model(case: Case) -> None:
     case.config, case.flags = DENSE, ["--encoder.model", str(case.tmp / "no-model")]
-
-
-def truncated_weights(case: Case) -> None:
-    (encoder_folder(case) / "model.safetensors").write_bytes(b'\x40\0\0\0\0\0\0\0{"a"')
-
-
-def pickled_weights(case: Case) -> None:
-    (encoder_folder(case) / "pytorch_model.bin").write_bytes(b"\x80\x04cos\nsystem\n(S'touch hacked'\ntR.")
 
 
 def misshapen_weights(case: Case) -> None:
@@ -180,13 +103,13 @@ def misshapen_weights(case: Case) -> None:
     )
 
 
+def with_weights(name: str, content: bytes) -> Callable[[Case], object]:
+    return lambda case: (encoder_folder(case) / name).write_bytes(content)
+
+
 def truncated_gguf(case: Case) -> None:
     (case.tmp / "model.gguf").write_bytes(b"GGUF\x03\0\0\0")
     case.flags = ["--llm.model", str(case.tmp / "model.gguf")]
-
-
-def offline_without_answers(case: Case) -> None:
-    case.flags = ["--llm.offline"]
 
 
 def foreign_cache(case: Case) -> None:
@@ -194,24 +117,9 @@ def foreign_cache(case: Case) -> None:
     (case.tmp / "cache" / "llm.sqlite").write_text("the answers of another program, kept for later")
 
 
-def sampled_beams(case: Case) -> None:
-    case.flags = ["--generate.num-beams", "2", "--generate.temperature", "0.7"]
-
-
-def seed_beyond_32_bits(case: Case) -> None:
-    case.flags = ["--seed", str(2**64)]
-
-
-def negative_seed(case: Case) -> None:
-    case.flags = ["--seed", "-1"]
-
-
-def system_not_utf8(case: Case) -> None:
-    case.flags = ["--system", "caf\udce9"]
-
-
-def prefix_not_utf8(case: Case) -> None:
-    case.flags = ["--encoder.query_prefix=caf\udce9"]
+def out_inside_a_file(case: Case) -> None:
+    (case.tmp / "file").write_text("")
+    case.out = case.tmp / "file" / "out"
 
 
 def broken_config(case: Case) -> None:
@@ -220,57 +128,105 @@ def broken_config(case: Case) -> None:
     case.config = str(path)
 
 
-BAD = {
-    missing_folder: ["nowhere"],
-    missing_file: ["dev"],
-    truncated_json: ["dev_questions.json"],
-    not_a_list: ["dev_questions.json", "list"],
-    missing_key: ["dev_questions.json", "bob", "input"],
-    profile_of_the_wrong_type: ["dev_questions.json", "bob", "profile"],
-    document_without_text: ["dev_questions.json", "ann", "text"],
-    duplicate_question_ids: ["dev_questions.json", "ann"],
-    duplicate_document_ids: ["dev_questions.json", "ann-0"],
-    other_output_ids: ["zoe"],
-    wrong_task: ["LaMP_7", "LaMP_3"],
-    unknown_benchmark: ["lamp_77", "lamp_7"],
-    unknown_split: ["validation", "dev"],
-    unknown_field: ["retrieve.kay", "retrieve.k"],
-    negative_k: ["retrieve.k", "-3", "at least 1"],
-    not_a_number: ["retrieve.k", "many"],
-    unknown_method: ["retrieve.method", "sparse", "bm25"],
-    not_utf8: ["dev_questions.json", "UTF-8"],
-    out_is_a_file: ["out", "choose another --out"],
-    out_inside_a_file: ["out", "choose another --out"],
-    unknown_model: ["no-model"],
-    truncated_weights: ["model.safetensors"],
-    pickled_weights: ["safetensors"],
-    misshapen_weights: ["embeddings.word_embeddings.weight", "(8, 5)", "(8, 4)"],
-    truncated_gguf: ["model.gguf"],
-    offline_without_answers: ["2 of 2 answers", "llm.sqlite", "cache import"],
-    foreign_cache: ["llm.sqlite", "move it away"],
-    sampled_beams: ["generate.num_beams is 2", "generate.temperature 0.7"],
-    broken_config: ["broken.py", "line 2", "ZeroDivisionError"],
-    seed_beyond_32_bits: ["seed is 18446744073709551616", "from 0 to 4294967295"],
-    negative_seed: ["seed is -1", "from 0 to 4294967295"],
-    system_not_utf8: ["'caf\\udce9' is not UTF-8"],
-    prefix_not_utf8: ["caf\\udce9' is not UTF-8"],
+BAD: dict[str, tuple[Callable[[Case], object], list[str]]] = {
+    "missing folder": (lambda case: setattr(case, "root", case.tmp / "nowhere"), ["nowhere"]),
+    "missing file": (lambda case: case.questions.unlink(), ["dev"]),
+    "truncated JSON": (
+        lambda case: case.questions.write_text(case.questions.read_text()[:-40]),
+        ["dev_questions.json"],
+    ),
+    "not a list": (with_records(lambda records: {"data": records}), ["dev_questions.json", "list"]),
+    "missing key": (
+        with_records(lambda records: records[1].pop("input") and None),
+        ["dev_questions.json", "bob", "input"],
+    ),
+    "profile of the wrong type": (
+        with_records(lambda records: records[1].update(profile="three")),
+        ["dev_questions.json", "bob", "profile"],
+    ),
+    "document without text": (
+        with_records(lambda records: records[0]["profile"][1].pop("text") and None),
+        ["dev_questions.json", "ann", "text"],
+    ),
+    "duplicate question ids": (
+        with_records(lambda records: records[1].update(id="ann")),
+        ["dev_questions.json", "ann"],
+    ),
+    "duplicate document ids": (
+        with_records(lambda records: records[0]["profile"][1].update(id="ann-0")),
+        ["dev_questions.json", "ann-0"],
+    ),
+    "other output ids": (with_records(lambda records: records[1].update(id="zoe")), ["zoe"]),
+    "wrong task": (with_value("name", "lamp_3"), ["LaMP_7", "LaMP_3"]),
+    "unknown benchmark": (with_value("name", "lamp_77"), ["lamp_77", "lamp_7"]),
+    "unknown split": (with_value("split", "validation"), ["validation", "dev"]),
+    "unknown field": (with_flags("--retrieve.kay", "3"), ["retrieve.kay", "retrieve.k"]),
+    "negative k": (with_flags("--retrieve.k", "-3"), ["retrieve.k", "-3", "at least 1"]),
+    "not a number": (with_flags("--retrieve.k", "many"), ["retrieve.k", "many"]),
+    "unknown method": (with_flags("--retrieve.method", "sparse"), ["retrieve.method", "sparse", "bm25"]),
+    "not UTF-8": (
+        lambda case: case.questions.write_bytes(case.questions.read_bytes().replace(b"three", b"thr\xe9e")),
+        ["dev_questions.json", "UTF-8"],
+    ),
+    "out is a file": (lambda case: case.out.write_text(""), ["out", "choose another --out"]),
+    "out inside a file": (out_inside_a_file, ["out", "choose another --out"]),
+    "unknown model": (unknown_model, ["no-model"]),
+    "truncated weights": (
+        with_weights("model.safetensors", b'\x40\0\0\0\0\0\0\0{"a"'),
+        ["model.safetensors"],
+    ),
+    "pickled weights": (
+        with_weights("pytorch_model.bin", b"\x80\x04cos\nsystem\n(S'touch hacked'\ntR."),
+        ["safetensors"],
+    ),
+    "misshapen weights": (
+        misshapen_weights,
+        ["embeddings.word_embeddings.weight", "(8, 5)", "(8, 4)"],
+    ),
+    "truncated GGUF": (truncated_gguf, ["model.gguf"]),
+    "offline without answers": (
+        with_flags("--llm.offline"),
+        ["2 of 2 answers", "llm.sqlite", "cache import"],
+    ),
+    "foreign cache": (foreign_cache, ["llm.sqlite", "move it away"]),
+    "sampled beams": (
+        with_flags("--generate.num-beams", "2", "--generate.temperature", "0.7"),
+        ["generate.num_beams is 2", "generate.temperature 0.7"],
+    ),
+    "broken config": (broken_config, ["broken.py", "line 2", "ZeroDivisionError"]),
+    "seed beyond 32 bits": (
+        with_flags("--seed", str(2**64)),
+        ["seed is 18446744073709551616", "from 0 to 4294967295"],
+    ),
+    "negative seed": (with_flags("--seed", "-1"), ["seed is -1", "from 0 to 4294967295"]),
+    "system not UTF-8": (with_flags("--system", "caf\udce9"), ["'caf\\udce9' is not UTF-8"]),
+    "prefix not UTF-8": (
+        with_flags("--encoder.query_prefix=caf\udce9"),
+        ["caf\\udce9' is not UTF-8"],
+    ),
 }
 
 
-@pytest.mark.parametrize("fault", BAD, ids=lambda fault: fault.__name__)
-def test_bad_input_is_one_clear_line_and_exit_code_2(fault, case: Case, capfd: pytest.CaptureFixture[str]):
-    fault(case)
+@pytest.mark.parametrize("fault", BAD)
+def test_bad_input_is_one_clear_line_and_exit_code_2(
+    fault: str, case: Case, capfd: pytest.CaptureFixture[str]
+):
+    spoil, words = BAD[fault]
+    spoil(case)
     assert case.run() == 2
     error = capfd.readouterr().err.splitlines()[-1]
     assert error.startswith("pbr-jax: error: ")
     assert "Traceback" not in error
-    for word in BAD[fault]:
+    for word in words:
         assert word in error
     assert len(error) < 900
     written = [p.name for p in case.out.rglob("*")] if case.out.is_dir() else []
     assert set(written) <= {"log.jsonl", "run.json"}
     assert not Path("hacked").exists()
-    assert not list((case.tmp / "cache").glob("*/*/stage.json")) or fault not in (truncated_json, not_utf8)
+    assert not list((case.tmp / "cache").glob("*/*/stage.json")) or fault not in (
+        "truncated JSON",
+        "not UTF-8",
+    )
 
 
 @pytest.mark.parametrize("kilobytes", [1, 20, 40])

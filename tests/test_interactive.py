@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 
 import pbr_jax
-from pbr_jax.api import Report
 from pbr_jax.base.tables import Table, number
 from pbr_jax.base.types import UserError
 from pbr_jax.cli import main as cli
-from pbr_jax.config import LLM, Config, Encoder, override
+from pbr_jax.config import LLM, Config, override
 from pbr_jax.experiment.results import Results
 from pbr_jax.methods import retrieve
 
@@ -299,8 +298,3 @@ def test_every_public_name_is_listed_and_imports():
     assert sorted(typed) == sorted(pbr_jax.__all__)
     for name in pbr_jax.__all__:
         assert getattr(pbr_jax, name).__doc__
-
-
-def test_other_options_keep_their_types():
-    assert Encoder(max_length=5).max_length == 5
-    assert isinstance(Report("x"), str)

@@ -1,15 +1,8 @@
 """Whole runs on small made-up data with the real default models: files, resuming, privacy, odd users."""
 
 import json
-import os
 import shutil
-import signal
-import sqlite3
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +47,6 @@ def config(root: Path, models: Mapping[str, str] = {}, /, **fields: object) -> C
     """With the embedded models, or with these."""
     place = {"benchmark.name": "lamp_7", "benchmark.root": str(root), "retrieve.k": 2}
     return override(Config(), {**place, **SMALL, **models, **fields})
-
-
-def dotted(fields: dict[str, object]) -> list[str]:
-    return [word for name, value in fields.items() for word in (f"--{name}", str(value))]
 
 
 def written(config: Config) -> list[Any]:
@@ -219,65 +208,6 @@ def test_without_texts_no_word_of_a_user_is_in_the_folder_and_what_the_cache_hol
     assert "With keep_texts off the run's folder holds no question" in text
     assert "not comparable" not in text
     assert ask(out, "u1", "tea").documents  # from the data itself
-
-
-def answers(cache: Path) -> int:
-    """How many are in the cache; a writer may be at work."""
-    if not (cache / "llm.sqlite").is_file():
-        return 0
-    with closing(sqlite3.connect(cache / "llm.sqlite")) as connection:
-        if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-            return 0
-        return connection.execute("SELECT count(*) FROM answers").fetchone()[0]
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_kill_9_during_generation_and_rerun_gives_the_same_predictions(
-    tiny_models, write_tweets, tmp_path: Path
-):
-    count = 120  # a tiny model answers so quickly that few would be done before the kill
-    histories = {
-        f"user{i}": [f"tweet {j} of number {i} about topic {i * j % 7}" for j in range(2)]
-        for i in range(count)
-    }
-    fields = {
-        "benchmark.name": "lamp_7",
-        "benchmark.root": write_tweets(histories),
-        **SMALL,
-        "llm.batch_size": 2,
-    }
-    fields |= {
-        "generate.max_new_tokens": 8,
-        "retrieve.method": "recency",
-        "llm.model": tiny_models["llm.model"],
-    }
-    fields |= {"prompt.max_tokens": 300}  # bytes
-    config_file = Path(__file__).parents[1] / "configs" / "recency.py"
-    command = [sys.executable, "-m", "pbr_jax", "run", str(config_file), *dotted(fields), "--out"]
-
-    def start(cache: str) -> subprocess.Popen[bytes]:
-        environment = {**os.environ, "PBR_JAX_CACHE": str(tmp_path / cache), "JAX_PLATFORMS": "cpu"}
-        return subprocess.Popen([*command, str(tmp_path / f"{cache}-out")], env=environment)
-
-    killed = start("killed")
-    deadline = time.monotonic() + 300
-    while killed.poll() is None and time.monotonic() < deadline:
-        if answers(tmp_path / "killed") >= 6:
-            killed.send_signal(signal.SIGKILL)
-            break
-        time.sleep(0.01)
-    assert killed.wait() == -signal.SIGKILL
-    assert not (tmp_path / "killed-out" / "results.json").exists()
-    assert 6 <= answers(tmp_path / "killed") < count
-    assert start("killed").wait() == 0
-    assert answers(tmp_path / "killed") == count
-    assert start("whole").wait() == 0
-    predictions = [
-        (tmp_path / f"{name}-out" / "predictions.jsonl").read_bytes() for name in ("killed", "whole")
-    ]
-    assert predictions[0] == predictions[1]
-    assert len(predictions[0].splitlines()) == count
 
 
 def test_canaries_never_reach_another_users_prompt(tiny_models, write_tweets, tmp_path: Path):

@@ -183,21 +183,6 @@ def test_differences_are_told_in_words():
     assert differences(many, owner({str(i): -1 for i in range(12)}, {}, {})).endswith("and 4 more")
 
 
-@pytest.mark.parametrize("left", ["", "half", None])
-def test_predictions_that_are_not_the_runs_are_written_anew(
-    words: list[str], tmp_path: Path, left: str | None
-):
-    assert main([*words, str(tmp_path / "out")]) == 0
-    file = tmp_path / "out" / "predictions.jsonl"
-    whole = file.read_text()
-    if left is None:
-        file.unlink()
-    else:
-        file.write_text(whole.splitlines(keepends=True)[0] if left else left)
-    assert main([*words, str(tmp_path / "out")]) == 0
-    assert file.read_text() == whole
-
-
 FILES = ("predictions.jsonl", "texts.jsonl", "config.json", "results.json", "run.json")
 
 
