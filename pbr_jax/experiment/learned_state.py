@@ -24,7 +24,7 @@ from pbr_jax.graph import Stage
 from pbr_jax.graph.lists import unified
 from pbr_jax.options import Learner
 from pbr_jax.pipeline import Pipeline, Ranking
-from pbr_jax.stream.blocks import part
+from pbr_jax.stream.stage import part
 from pbr_jax.system import System
 
 EXPORT = "export.json"

@@ -23,8 +23,8 @@ from pbr_jax.stages.folds import Fold, fold
 from pbr_jax.stages.records import Records
 from pbr_jax.stages.run import Run, total, write_tally
 from pbr_jax.stream.arrival import arrivals
-from pbr_jax.stream.blocks import KINDS
 from pbr_jax.stream.outputs import Outputs, batch
+from pbr_jax.stream.stage import KINDS
 
 _STORE = "store of "
 _ALL = "all folds"
