@@ -32,7 +32,7 @@ from pbr_jax.data import (
 )
 from pbr_jax.data.reader import Reader
 from pbr_jax.data.records import Note
-from pbr_jax.data.sample import spread
+from pbr_jax.data.users import spread
 from pbr_jax.options import Benchmark
 from pbr_jax.tasks import Task, load, released
 from pbr_jax.tasks.scoring import check_target, scorable
@@ -110,7 +110,7 @@ def task(benchmark: Benchmark) -> Task:
 
 
 def read(benchmark: Benchmark, limit: int | None = None) -> Iterator[Example]:
-    """The examples of a split in file order, at most `limit` of them, spread over users (`data.sample`).
+    """The examples of a split in file order, at most `limit` of them, spread over users (`data.users.spread`).
 
     Files are read as the examples are asked for, one record at a time, so memory does not grow with
     them; for a limit they are read once before, to know the users. UserError for whatever is wrong: names,

@@ -28,7 +28,7 @@ from pbr_jax.base.files import parse_json
 from pbr_jax.base.types import Document, Example, UserError
 from pbr_jax.data import json_stream, tables, users
 from pbr_jax.data.conversations import begins
-from pbr_jax.data.reader import Files, Reader
+from pbr_jax.data.reader import Files, Reader, named
 from pbr_jax.data.records import Note, Record, kind
 from pbr_jax.options import Benchmark
 
@@ -77,15 +77,14 @@ def _paths(benchmark: Benchmark) -> tuple[Path, Path | None]:
 
 def _first(questions: Path, contexts: Path, benchmark: Benchmark) -> Iterator[Example]:
     asked: dict[str, list[Record]] = {}
-    for row in tables.separated(questions):
+    for _, row in named(tables.separated(questions), "question_id"):
         asked.setdefault(row.name("shared_context_id"), []).append(row)
-    seen: set[str] = set()
     for line in json_stream.lines(contexts):
         for name in line.values:
             rows = asked.pop(name, [])
             said = _messages(line, name) if rows else []
             for row in rows:
-                yield _chosen(row, said, benchmark, seen)
+                yield _chosen(row, said, benchmark)
     for row in (rows[0] for rows in asked.values()):
         found = f"{row.text('shared_context_id')!r:.80}, which is not in {contexts.name}"
         raise row.fault("shared_context_id", found, "the id of a context")
@@ -110,11 +109,8 @@ def _merged(found: Iterator[Example], questions: Path, note: Note) -> Iterator[E
         note(f"{questions.name}: {merged} questions offer equal options, which are counted as one")
 
 
-def _chosen(row: Record, said: Sequence[_Message], benchmark: Benchmark, seen: set[str]) -> Example:
-    user, id = users.of_person(row, "shared_context_id", benchmark), row.name("question_id")
-    if id in seen:
-        raise row.fault("question_id", f"the id {id!r} a second time", "unique ids")
-    seen.add(id)
+def _chosen(row: Record, said: Sequence[_Message], benchmark: Benchmark) -> Example:
+    user = users.of_person(row, "shared_context_id", benchmark)
     end = row.text("end_index_in_shared_context")
     if not re.fullmatch("[0-9]{1,9}", end) or int(end) > len(said):
         wanted = f"a number from 0 to {len(said)}, the messages of the context"
@@ -122,7 +118,7 @@ def _chosen(row: Record, said: Sequence[_Message], benchmark: Benchmark, seen: s
     options, right = _lettered(row)
     question = row.text("user_question_or_message")
     return Example(
-        id=id,
+        id=row.name("question_id"),
         user_id=user,
         query=question,
         input=question,

@@ -293,9 +293,6 @@ def test_a_limit_reads_that_many_in_file_order(tmp_path: Path) -> None:
         assert list(data.read(benchmark, limit=more)) == everything
 
 
-LONG = 17446744073709551615
-
-
 def test_ids_of_questions_and_outputs_must_agree(tmp_path: Path) -> None:
     questions = [question("lamp_7", "a"), question("lamp_7", "b")]
     golds = [{"id": name, "output": "x"} for name in ("a", "c", "d")]

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pbr_jax.base.types import Example
-from pbr_jax.data.sample import spread
+from pbr_jax.data.users import spread
 
 USERS = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=40)
 
