@@ -45,7 +45,7 @@ class Config(Options):
 
     system: str = "dense"  # name of this run in tables
     seed: int = 0  # seed of all random choices, also of sampled answers if generate.seed is none
-    # number of evaluated examples, spread over the users by `data.sample`; None: all
+    # number of evaluated examples, spread over the users by `data.users`; None: all
     limit: int | None = None
     # number of examples from the training split, to learn from and to take neighbours from; None: all
     limit_training: int | None = None

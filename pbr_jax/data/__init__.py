@@ -110,7 +110,7 @@ def task(benchmark: Benchmark) -> Task:
 
 
 def read(benchmark: Benchmark, limit: int | None = None) -> Iterator[Example]:
-    """The examples of a split in file order, at most `limit` of them, spread over users (`data.users.spread`).
+    """The examples of a split in file order, at most `limit` of them, spread over users (`data.users`).
 
     Files are read as the examples are asked for, one record at a time, so memory does not grow with
     them; for a limit they are read once before, to know the users. UserError for whatever is wrong: names,
