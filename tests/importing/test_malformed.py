@@ -10,8 +10,7 @@ import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from malformed_files import FILE_CASES
-from malformed_text import GOOD, JSONL, READ, TEXT_CASES, Case, Reading
+from malformed_tables import FILE_CASES, GOOD, JSONL, READ, TEXT_CASES, Case, Reading
 
 from pbr_jax import data
 from pbr_jax.base.types import UserError
