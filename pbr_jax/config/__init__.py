@@ -4,66 +4,34 @@ A config file is Python with `get_config() -> Config` and optionally `sweep()`, 
 The resolved config is saved as JSON in the run's folder. Methods and their options: `pbr_jax.methods`.
 """
 
-from pbr_jax.config.fields import name_of, names, unknown, value_of
-from pbr_jax.config.naming import named, overridden
-from pbr_jax.config.packaged import found, listed
-from pbr_jax.config.reading import (
-    CHOSEN,
-    ConfigFile,
-    Overrides,
-    choose,
-    from_dict,
-    load,
-    override,
-    to_dict,
-)
-from pbr_jax.config.schema import SLOTS, Config
-from pbr_jax.options import (
-    LLM,
-    Benchmark,
-    Distillation,
-    Encoder,
-    Eval,
-    Feedback,
-    Optimizer,
-    Prompt,
-    Stream,
-    Training,
-    TunedGenerator,
-    UserEncoder,
-    tuning,
-)
-
-__all__ = [
-    "CHOSEN",
-    "LLM",
-    "SLOTS",
-    "Benchmark",
-    "Config",
-    "ConfigFile",
-    "Distillation",
-    "Encoder",
-    "Eval",
-    "Feedback",
-    "Optimizer",
-    "Overrides",
-    "Prompt",
-    "Stream",
-    "Training",
-    "TunedGenerator",
-    "UserEncoder",
-    "choose",
-    "found",
-    "from_dict",
-    "listed",
-    "load",
-    "name_of",
-    "named",
-    "names",
-    "overridden",
-    "override",
-    "to_dict",
-    "tuning",
-    "unknown",
-    "value_of",
-]
+from pbr_jax.config.fields import name_of as name_of
+from pbr_jax.config.fields import names as names
+from pbr_jax.config.fields import unknown as unknown
+from pbr_jax.config.fields import value_of as value_of
+from pbr_jax.config.naming import named as named
+from pbr_jax.config.naming import overridden as overridden
+from pbr_jax.config.packaged import found as found
+from pbr_jax.config.packaged import listed as listed
+from pbr_jax.config.reading import CHOSEN as CHOSEN
+from pbr_jax.config.reading import ConfigFile as ConfigFile
+from pbr_jax.config.reading import Overrides as Overrides
+from pbr_jax.config.reading import choose as choose
+from pbr_jax.config.reading import from_dict as from_dict
+from pbr_jax.config.reading import load as load
+from pbr_jax.config.reading import override as override
+from pbr_jax.config.reading import to_dict as to_dict
+from pbr_jax.config.schema import SLOTS as SLOTS
+from pbr_jax.config.schema import Config as Config
+from pbr_jax.options import LLM as LLM
+from pbr_jax.options import Benchmark as Benchmark
+from pbr_jax.options import Distillation as Distillation
+from pbr_jax.options import Encoder as Encoder
+from pbr_jax.options import Eval as Eval
+from pbr_jax.options import Feedback as Feedback
+from pbr_jax.options import Optimizer as Optimizer
+from pbr_jax.options import Prompt as Prompt
+from pbr_jax.options import Stream as Stream
+from pbr_jax.options import Training as Training
+from pbr_jax.options import TunedGenerator as TunedGenerator
+from pbr_jax.options import UserEncoder as UserEncoder
+from pbr_jax.options import tuning as tuning

@@ -141,25 +141,26 @@ def _class(slot: str, name: Any, field: str = "", file: Path | None = None) -> t
 
 
 def _replaced(options: Any, tree: Mapping[str, Any], prefix: str, config: Config) -> Any:
-    known = {item.name for item in dataclasses.fields(options)}
-    changes = {}
+    """The options with the values of a nested table, all of which are checked. `config`: of the names that
+    errors suggest."""
+    types, changes = hints(type(options)), {}
     for name, value in tree.items():
-        old = getattr(options, name) if name in known else None
-        hint = hints(type(options)).get(name)
-        if name not in known or (
-            isinstance(old, Options)
-            and not isinstance(value, Mapping | Options)
-            and (value is not None or isinstance(hint, type))
-        ):
+        if name not in types:
             raise unknown(prefix + name, config)
-        if isinstance(value, Mapping) and value:
-            if old is None and (kind := options_in(hint)):
-                old = kind()
-            there = members(old)
-            if not (isinstance(old, Options) or there):
-                raise unknown(f"{prefix}{name}.{next(iter(value))}", config)
-            inner = f"{prefix}{name}."
-            value = _members(there, value, inner, config) if there else _replaced(old, value, inner, config)
+        old, hint, inner = getattr(options, name), types[name], f"{prefix}{name}."
+        optional = value is None and not isinstance(hint, type)
+        if isinstance(old, Options) and not isinstance(value, Mapping | Options) and not optional:
+            raise unknown(prefix + name, config)
+        there = members(old)
+        if members_in(hint) and isinstance(value, list | tuple):
+            value = tuple(_member(one, inner, config) for one in value)
+        elif there and isinstance(value, Mapping):
+            value = _members(there, value, inner, config)
+        elif isinstance(value, Mapping):
+            old = old if isinstance(old, Options) else (options_in(hint) or dict)()
+            if not isinstance(old, Options):
+                raise unknown(f"{inner}{next(iter(value), '')}", config)
+            value = _replaced(old, value, inner, config)
         changes[name] = checked(prefix + name, value, hint)
     return dataclasses.replace(options, **changes) if changes else options
 
@@ -175,32 +176,30 @@ def _members(
     return tuple(_replaced(one, tree.get(n, {}), f"{prefix}{n}.", config) for n, one in there.items())
 
 
+def _member(value: Any, prefix: str, config: Config) -> Any:
+    """A method in a list: itself, or made of its plain values."""
+    if isinstance(value, Method):
+        return value
+    cls, tree = _read(prefix.partition(".")[0], _table(prefix, value))
+    return _replaced(cls(), tree, prefix, config)
+
+
 # -- as plain values -------------------------------------------------------------------------------
 
 
 def to_dict(config: Config) -> dict[str, Any]:
     """Nested plain dicts, as saved in a run's config.json; a class of one's own with where it is found."""
-    values = _plain(dataclasses.asdict(config))
-    for slot in SLOTS:
-        _write_places(getattr(config, slot), values[slot])
-    return values
-
-
-def _write_places(method: Method, values: dict[str, Any]) -> None:
-    """Adds where classes of one's own are found to a method's plain values, and to those of its members."""
-    if type(method).__module__.partition(".")[0] != _PACKAGE:
-        values["from"] = _place(type(method))
-    for item in dataclasses.fields(method):
-        inner = members(getattr(method, item.name)).values()
-        for member, own in zip(inner, values[item.name] if inner else ()):
-            _write_places(member, own)
+    return _plain(config)
 
 
 def _plain(value: Any) -> Any:
     """As JSON gives it back, which knows lists alone."""
-    if isinstance(value, dict):
-        return {name: _plain(inner) for name, inner in value.items()}
-    return [_plain(inner) for inner in value] if isinstance(value, tuple | list) else value
+    if not isinstance(value, Options):
+        return [_plain(inner) for inner in value] if isinstance(value, tuple | list) else value
+    values = {item.name: _plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
+    if isinstance(value, Method) and type(value).__module__.partition(".")[0] != _PACKAGE:
+        values["from"] = _place(type(value))
+    return values
 
 
 def _place(cls: type) -> dict[str, str]:
@@ -214,19 +213,17 @@ def _place(cls: type) -> dict[str, str]:
 
 def from_dict(values: Mapping[str, Any]) -> Config:
     """The inverse of `to_dict`; every name and type is checked."""
-    if not isinstance(values, Mapping):
-        raise UserError(f"a config is {values!r:.60}, want a table of fields")
-    classes: dict[str, Any] = {}
-    plain = dict(values)
+    tree = dict(_table("", values))
+    methods = {}
     for slot in SLOTS:
-        inner = plain.get(slot)
-        if isinstance(inner, Mapping):
-            classes[slot], plain[slot] = _read(slot, inner)
-    known = Config(**{slot: cls() for slot, cls in classes.items()})
-    return _built(Config, plain, "", classes, known)
+        if isinstance(tree.get(slot), Mapping):
+            cls, tree[slot] = _read(slot, tree[slot])
+            methods[slot] = cls()
+    config = Config(**methods)
+    return _replaced(config, tree, "", config)
 
 
-def _read(slot: str, values: Mapping[str, Any]) -> tuple[type[Method], dict[str, Any]]:
+def _read(slot: str, values: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The class of a method in plain values, and its options there."""
     options = dict(values)
     place, name = options.pop("from", None), options.pop("method", None)
@@ -234,28 +231,10 @@ def _read(slot: str, values: Mapping[str, Any]) -> tuple[type[Method], dict[str,
     return _class(slot, name or default) if place is None else _found(slot, place), options
 
 
-def _built(
-    cls: type[Options], values: Any, prefix: str, classes: Mapping[str, type[Options]], known: Config
-) -> Any:
-    types = {**hints(cls), **(classes if cls is Config else {})}
-    arguments = {}
-    for name, value in _table(prefix, values).items():
-        if name not in types:
-            raise unknown(prefix + name, known)
-        inner, place = options_in(types[name]), f"{prefix}{name}."
-        if members_in(types[name]) and isinstance(value, list | tuple):
-            read = [_read(prefix.partition(".")[0], _table(place, one)) for one in value]
-            value = [_built(kind, own, place, classes, known) for kind, own in read]
-        if inner is None or (value is None and types[name] is not inner):
-            arguments[name] = checked(prefix + name, value, types[name])
-        else:
-            arguments[name] = _built(inner, value, place, classes, known)
-    return cls(**arguments)
-
-
 def _table(prefix: str, values: Any) -> Mapping[str, Any]:
     if not isinstance(values, Mapping):
-        raise UserError(f"config field {prefix.rstrip('.')!r} is {values!r}, want a table of fields")
+        where = f"config field {prefix.rstrip('.')!r}" if prefix else "a config"
+        raise UserError(f"{where} is {values!r:.60}, want a table of fields")
     return values
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from pbr_jax.base.types import Document, UserError
 from pbr_jax.base.words import composed, words
-from pbr_jax.options.corpus import Corpus
+from pbr_jax.options import Corpus
 from pbr_jax.text.passages import as_passage
 
 SHARED = -1  # the code that stands for the owner of shared documents

@@ -29,7 +29,7 @@ from pbr_jax.corpus.schema import (
     whole_of,
 )  # fmt: skip
 from pbr_jax.corpus.visibility import answer_key, key
-from pbr_jax.options.corpus import Corpus
+from pbr_jax.options import Corpus
 from pbr_jax.text.passages import passages
 
 _MODULUS = 1 << 256

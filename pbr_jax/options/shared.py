@@ -1,4 +1,4 @@
-"""Options that several methods share: data, encoders, prompts, evaluation."""
+"""Options that several methods share: data, passages, encoders, prompts, streams, remarks, evaluation."""
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -221,3 +221,131 @@ class Eval(Options):
             )
         self.at_least("resamples", 1)
         self.between("confidence", 0.5, 0.9999)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corpus(Options):
+    """How documents are cut into passages, and how the scores of passages become those of documents.
+
+    A sentence encoder reads the first 256 or 512 tokens of a text, and a single vector represents a long text
+    poorly. A long document is therefore easier to retrieve by its passages (Dai, Callan, "Deeper Text
+    Understanding for IR with Contextual Neural Language Modeling", SIGIR 2019, whose MaxP is `pool max`).
+    """
+
+    section: ClassVar[str] = "corpus"
+
+    # unit of retrieval. none: whole documents; words: windows of `words` words; sentences: as many whole
+    # sentences as fit in `words` words; turns: turns of a dialogue, or windows of words for other documents
+    chunk: Literal["none", "words", "sentences", "turns"] = "none"
+    # maximum length of a passage, in words. Longer sentences and turns are cut into windows. MiniLM reads 256
+    # tokens, but vectors of 60 words retrieve better than those of 200
+    words: int = 60
+    # distance between the starts of two windows, in words, at most `words`. At half of `words`, text cut by
+    # one window is whole in the next
+    stride: int = 30
+    # line put before the text of every passage: the document's title or date, if it has one
+    front: Literal["none", "title", "date"] = "none"
+    # how the scores of its passages give the score of a document. max: the best one; mean_best_two: the mean
+    # of the best two among the retrieved passages (retrieve.k times the number of passages of the longest
+    # document); none: passages are ranked individually
+    pool: Literal["max", "mean_best_two", "none"] = "max"
+
+    @property
+    def active(self) -> bool:
+        """Whether documents are cut into passages."""
+        return self.chunk != "none"
+
+    def check(self) -> None:
+        self.at_least("words", 1)
+        self.at_least("stride", 1)
+        if self.stride > self.words:
+            self.between("stride", 1, self.words)  # words between two windows would be in none
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stream(Options):
+    """Questions that arrive in blocks. Each block is answered before methods learn from it.
+
+    Under `cross_users`, folds of users replace the blocks, and each fold is answered with what the other
+    folds have taught. `cross_units` does the same for the tuned generator, and for methods that otherwise
+    learn from a training split.
+    """
+
+    section: ClassVar[str] = "stream"
+
+    size: int | None = None  # number of questions in a block. None: no blocks
+    # order of arrival. released: as in the data; shuffled: by the seed of the run, for data released user by
+    # user; by_unit: units (articles, dialogues or otherwise users) in random order, each with all its
+    # questions; shifted: a random half of the units, then the other half, each shuffled; by_round: the first
+    # question of every user, then the second of every user, and so on, with no user twice in a block
+    order: Literal["released", "shuffled", "by_unit", "shifted", "by_round"] = "released"
+    # prequential: block by block. cross_users: folds of users, for methods that learn from a stream.
+    # cross_units: folds of units, for methods trained on a training split; no such split is needed then
+    protocol: Literal["prequential", "cross_users", "cross_units"] = field(
+        default="prequential", metadata=added("prequential")
+    )
+    # number of folds of users or units, drawn by the seed. None: one for each user (leave one user out), or
+    # with cross_units one for each unit, at most 10
+    folds: int | None = field(default=None, metadata=added(None))
+    keep: int | None = field(default=None, metadata=IDLE)  # number of newest states kept on disk. None: all
+
+    @property
+    def active(self) -> bool:
+        """Whether there is a stream."""
+        return self.size is not None or self.protocol != "prequential"
+
+    def check(self) -> None:
+        self.at_least("size", 1)
+        self.at_least("keep", 1)
+        self.at_least("folds", 2)
+        if self.protocol != "prequential":
+            if self.size is not None or self.order != "released":
+                raise UserError(
+                    f"stream.protocol is {self.protocol}, whose folds have all questions of their users in "
+                    "no order; set stream.size to none and stream.order to released, or take prequential"
+                )
+            if self.protocol == "cross_units" and self.keep is not None:
+                raise UserError(
+                    f"stream.keep is {self.keep}, and stream.protocol cross_units keeps no states; leave "
+                    "stream.keep out"
+                )
+        elif self.folds is not None:
+            raise UserError(
+                f"stream.folds is {self.folds}, and stream.protocol prequential has none; take cross_users "
+                "or cross_units, or leave stream.folds out"
+            )
+        elif self.size is None and (self.order, self.keep) != ("released", None):
+            raise UserError("stream.size is none, so there is no stream; set it, or leave stream.* out")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remarks(Options):
+    """How users' remarks on a finished run are processed (`pbr-jax feedback`; LUF, section 2.3)."""
+
+    section: ClassVar[str] = "remarks"
+
+    # number of distinct users who must make the same claim before all users see it. LUF has no quorum (1), so
+    # one user can change everybody's answers
+    quorum: int = 2
+    # least cosine of two texts that count as the same claim, for the same operation and target, from -1 to 1.
+    # The value is ours
+    claim_cosine: float = 0.9
+    # what the judge sees with the remark. guided: the retrieved documents and a paragraph that the model
+    # writes itself (Knowledge-Guided Discrimination); direct: nothing else (the paper's Table 3)
+    judgement: Literal["guided", "direct"] = "guided"
+    # all: a remark can also replace or hide a document that it contradicts; add: it can only add one, for
+    # models that choose badly
+    operations: Literal["all", "add"] = "all"
+    documents: int = 4  # number of documents shown to the judge. The paper does not give it
+    # token budget of these documents, the paragraph and the remark together in one prompt
+    max_tokens: int = 1024
+    max_new_tokens: int = 128  # maximum length of a summary, and of the model's own paragraph, in tokens
+    # maximum length of a remark, in characters. Add longer texts as documents, with System.add
+    max_characters: int = 10_000
+
+    def check(self) -> None:
+        self.at_least("quorum", 1)
+        self.between("claim_cosine", -1, 1)
+        for name in ("documents", "max_new_tokens", "max_characters"):
+            self.at_least(name, 1)
+        self.at_least("max_tokens", 64)

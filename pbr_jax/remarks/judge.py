@@ -13,7 +13,7 @@ from pbr_jax.base.types import Document, UserError
 from pbr_jax.llm import LLM, Sampling
 from pbr_jax.llm.protocol import check_text
 from pbr_jax.models.thinking import after_thinking
-from pbr_jax.options.remarks import Remarks
+from pbr_jax.options import Remarks
 from pbr_jax.remarks.log import Remark
 from pbr_jax.text.budget import shorten, water_fill
 

@@ -17,7 +17,7 @@ from pbr_jax.base.types import Document, UserError
 from pbr_jax.corpus.arguments import check_filled
 from pbr_jax.corpus.store import Store
 from pbr_jax.llm import cache
-from pbr_jax.options.remarks import Remarks
+from pbr_jax.options import Remarks
 from pbr_jax.remarks.changes import (
     MADE,
     catch_up,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from pbr_jax.base.types import Document
-from pbr_jax.options.corpus import Corpus
+from pbr_jax.options import Corpus
 
 Span = tuple[int, int]
 """Where a passage begins and ends in a text, in characters; the end is not in it."""

@@ -8,7 +8,7 @@ from worlds import World
 
 from pbr_jax.base.types import Document, UserError
 from pbr_jax.corpus.vectors import VectorStore, digest
-from pbr_jax.options.remarks import Remarks
+from pbr_jax.options import Remarks
 from pbr_jax.remarks.judge import Script
 
 LAKE = "the lake is closed"

@@ -11,7 +11,7 @@ import numpy as np
 
 from pbr_jax.base.types import Document, Example, UserError
 from pbr_jax.corpus.store import Store, build
-from pbr_jax.options.remarks import Remarks
+from pbr_jax.options import Remarks
 from pbr_jax.remarks.judge import Script
 from pbr_jax.remarks.stores import Stores
 

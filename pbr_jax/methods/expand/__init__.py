@@ -5,10 +5,9 @@ retrievers. Methods in `written` only prompt a language model. Those in `grounde
 user's history. If the model's answer cannot be parsed, the query is used instead.
 """
 
-from pbr_jax.methods.expand.grounded import Mill, RaFe, ThinkQE
 from pbr_jax.methods.expand.none import Nothing
 from pbr_jax.methods.expand.pbr import PBR
-from pbr_jax.methods.expand.written import CoT, HyDE, Query2Doc, Query2Term, Rewrite
+from pbr_jax.methods.expand.written import CoT, HyDE, Mill, Query2Doc, Query2Term, RaFe, Rewrite, ThinkQE
 
 METHODS = (Nothing, HyDE, Query2Term, Query2Doc, Rewrite, CoT, Mill, ThinkQE, RaFe, PBR)
 

@@ -13,6 +13,8 @@ from typing import Literal
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
+from jaxtyping import Float
 
 from pbr_jax.corpus.store import Store
 from pbr_jax.data import expansions
@@ -21,14 +23,36 @@ from pbr_jax.graph import Node, Value, builds_nodes
 from pbr_jax.index import page_rank
 from pbr_jax.index.base import Matrix
 from pbr_jax.llm import LLM
-from pbr_jax.methods.expand import parsing, wording
-from pbr_jax.methods.expand.fusion import fuse
-from pbr_jax.methods.expand.llm_expand import History, HistoryExpand, Model, Reply, encoded, sums_of
+from pbr_jax.methods.expand import parsing
+from pbr_jax.methods.expand.llm_expand import MATERIAL, History, HistoryExpand, Model, Reply, encoded, sums_of
+from pbr_jax.methods.expand.llm_expand import shown as shown_texts
 from pbr_jax.options import IDLE
 from pbr_jax.pipeline import Examples, ExpandSlot, Query, Tally
 from pbr_jax.stages import language_model, vectors
 from pbr_jax.stages.run import Run
 from pbr_jax.text.encode import TextEncoder
+
+UTTERANCES = f"""\
+A user asks a question. Below are passages of the same user's earlier conversations; learn the user's voice
+from them.
+{MATERIAL}
+
+Question: {{query}}
+
+Write {{m}} things that this user might well say around the question. Keep the user's tone and style. Do not
+only rephrase: vary what is stressed and what is told along with it. Each is longer than 25 words.
+Reply with JSON and nothing else: {{{{"candidates": ["...", "..."]}}}}"""
+"""The prompt for pseudo utterances: Zhang et al., "Personalize Before Retrieve" (PBR), 2025, Eq. 5."""
+
+REASONING = f"""\
+A user asks a question. Below are passages of the same user's earlier conversations.
+{MATERIAL}
+
+Question: {{query}}
+
+Work towards the answer step by step, from what the passages tell about this user, and in the way this
+user reasons and speaks."""
+"""The prompt for pseudo reasoning: Zhang et al., "Personalize Before Retrieve" (PBR), 2025, Eq. 6."""
 
 _FindAnchors = Callable[[Examples, np.ndarray], np.ndarray]
 _Released = Callable[[str], Expansion]
@@ -145,26 +169,27 @@ class PBR(HistoryExpand):
         """From the `k1` documents of the user nearest to the query (Eq. 4 to 6)."""
         rankings = history.look(examples, [Query((example.query,)) for example in examples], self.k1)
         shown = [
-            wording.shown([candidate.document for candidate in r], self.history_tokens, model.llm)
+            shown_texts([candidate.document for candidate in r], self.history_tokens, model.llm)
             for r in rankings
         ]
 
         def replies(template: str) -> list[Reply]:
+            # Without numbers, which a model that is to list texts would continue.
             return model.ask(
                 [
-                    template.format(query=example.query, documents=wording.plain(texts), m=self.m)
+                    template.format(query=example.query, documents="\n\n".join(texts), m=self.m)
                     for example, texts in zip(examples, shown, strict=True)
                 ]
             )
 
         said = thought = queries = [(example.query,) for example in examples]
         if self.utterances:
-            found = replies(wording.UTTERANCES)
+            found = replies(UTTERANCES)
             read = [self._utterances(reply, texts) for reply, texts in zip(found, shown, strict=True)]
             usable = model.counted("utterances", examples, read)
             said = [words or self._instead(r, query) for words, r, query in zip(usable, found, queries)]
         if self.reasoning:
-            read = [parsing.passage(reply.text) for reply in replies(wording.REASONING)]
+            read = [parsing.passage(reply.text) for reply in replies(REASONING)]
             reasons = model.counted("reasoning", examples, read)
             thought = [(text,) if text else query for text, query in zip(reasons, queries)]
         return [Expansion(*parts) for parts in zip(said, thought, strict=True)]
@@ -217,3 +242,32 @@ def _anchors(o: PBR, history: History) -> _FindAnchors:
 
     ways = {"none": none, "mean": mean, "page_rank": ranked, "query": biased, "cluster": grouped}
     return ways[o.anchor]
+
+
+# -- fusion -----------------------------------------------------------------------------------------
+
+
+def fuse(
+    queries: Float[Array, "b d"],
+    anchors: Float[Array, "b d"],
+    utterances: Float[Array, "b d"],
+    reasoning: Float[Array, "b d"],
+    *,
+    weighted: bool = True,
+) -> Float[Array, "b d"]:
+    """q* = q + c + w1 f + w2 r, where w = 1 + cos((q + c) / 2, ·) (PBR, Eq. 11 to 14).
+
+    Missing parts are rows of zeros. If not `weighted`, w1 = w2 = 1.
+    """
+    centre = (queries + anchors) / 2
+    shift = sum(
+        (1 + similarity(centre, part) if weighted else jnp.ones(len(part)))[:, None] * part
+        for part in (utterances, reasoning)
+    )
+    return queries + anchors + shift
+
+
+def similarity(a: Float[Array, "b d"], b: Float[Array, "b d"]) -> Float[Array, " b"]:
+    """The cosine of each pair of rows; 0 if one of them is a zero vector."""
+    lengths = jnp.linalg.norm(a, axis=-1) * jnp.linalg.norm(b, axis=-1)
+    return jnp.einsum("bd,bd->b", a, b, precision="highest") / jnp.where(lengths > 0, lengths, 1)

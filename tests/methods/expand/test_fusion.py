@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pbr_jax.methods.expand.fusion import fuse, similarity
+from pbr_jax.methods.expand.pbr import fuse, similarity
 
 
 def parts(seed: int = 0) -> list[np.ndarray]:

@@ -16,7 +16,7 @@ from pbr_jax.eval.ranking import ranking_metric
 from pbr_jax.experiment.plan import Plan
 from pbr_jax.index import page_rank
 from pbr_jax.methods.expand import PBR
-from pbr_jax.methods.expand.wording import shown
+from pbr_jax.methods.expand.llm_expand import shown
 from pbr_jax.options import Expand
 from pbr_jax.pipeline import ExpandSlot, Neighbour, Query, Tally
 from pbr_jax.stages.search import search
