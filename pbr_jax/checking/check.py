@@ -39,9 +39,7 @@ def check(what: str | Path | Config, out: str | Path, minutes: float = 10.0) -> 
     start = time.monotonic()
     end = start + 60 * minutes
     base = what if isinstance(what, Config) else Config(benchmark=Benchmark(name="own", root=str(what)))
-    folder, scored = Path(out), measured(base)
-    total = sum(1 for _ in data.read(base.benchmark))
-    total = total if base.limit is None else min(total, base.limit)
+    folder, (scored, total) = Path(out), measured(base)
     speaks = scored.eval.likelihood == "on" and data.task(base.benchmark).kind != "retrieval"
     *_, last = rounds(scored, ROWS, folder, total, start + 60 * minutes * (_LIKELIHOOD if speaks else 1))
     taken = time.monotonic() - start
@@ -73,23 +71,30 @@ def check(what: str | Path | Config, out: str | Path, minutes: float = 10.0) -> 
     return found
 
 
-def measured(base: Config) -> Config:
-    """The config with the first measurement: likelihoods if there are answers, otherwise retrieval."""
-    answered = any(example.target is not None for example in data.read(base.benchmark))
-    likely = "on" if answered else "off"
-    retrieval = data.task(base.benchmark).kind == "retrieval"
-    if not answered and not (retrieval and any(e.relevant for e in data.read(base.benchmark) if e.scored)):
+def measured(base: Config) -> tuple[Config, int]:
+    """The config with the first measurement, and the number of questions; the data are read once.
+
+    Likelihoods are measured if there are answers, otherwise retrieval.
+    """
+    total, answered, judged, history = 0, False, False, False
+    for example in data.read(base.benchmark):
+        total += 1
+        answered = answered or example.target is not None
+        judged = judged or (example.scored and bool(example.relevant))
+        history = history or (example.scored and bool(example.profile))
+    if not answered and not (judged and data.task(base.benchmark).kind == "retrieval"):
         raise UserError(
             f"{base.benchmark.root}: found no answer to any question, wanted a `target` of some, or "
             "`relevant` documents and a task of kind retrieval"
         )
-    if not any(example.profile for example in data.read(base.benchmark) if example.scored):
+    if not history:
         raise UserError(
             f"{base.benchmark.root}: found no question with a history, wanted documents of its user from "
             "before; questions see earlier rows only, and with dates of whole days no row of their own day"
         )
-    evaluation = dataclasses.replace(base.eval, likelihood=likely)
-    return dataclasses.replace(base, generate=generate.Nothing(), eval=evaluation)
+    evaluation = dataclasses.replace(base.eval, likelihood="on" if answered else "off")
+    config = dataclasses.replace(base, generate=generate.Nothing(), eval=evaluation)
+    return config, total if base.limit is None else min(total, base.limit)
 
 
 def _flags(base: Config) -> tuple[str, ...]:

@@ -16,18 +16,9 @@ from pbr_jax.eval import page, render
 from pbr_jax.eval.differences import differences
 from pbr_jax.eval.render import Block, Heading, Page, Paragraph
 from pbr_jax.eval.run_files import folders_of, left_out, unfinished
-from pbr_jax.eval.runs import Run, near_targets, order, over, read_run, table_rows, without_near_targets
-from pbr_jax.eval.section import Section, headline_metrics, notes, origins, reference, warnings
+from pbr_jax.eval.runs import Run, order, over, read_run, table_rows
+from pbr_jax.eval.section import Section, details, headline_metrics, warnings
 from pbr_jax.eval.tables import (
-    by_block,
-    categories,
-    copies_table,
-    costs,
-    judged_table,
-    learned,
-    orders,
-    parts,
-    shares_table,
     values,
 )
 
@@ -112,28 +103,8 @@ def _labelled(section: Section, labels: Mapping[str, str]) -> Section:
 def _blocks(section: Section) -> list[Block]:
     rows, names = section.rows, section.names
     blocks: list[Block] = [Paragraph(text, warning=True) for text in warnings(section)]
-    told = [*map(Paragraph, notes(section)), *costs(rows), origins(rows)]
-    if not names:
-        return [*blocks, Paragraph(page.WITHHELD), *shares_table(rows), *judged_table(rows), *told]
-    blocks.append(values(rows, names))
-    if len(rows) > 1:
-        blocks += differences(rows, names, section.reference)
-    blocks += [*by_block(rows, names[0], False), *parts(rows, names), *learned(rows)]
-    blocks += _without_near(section)
-    blocks += [*categories(rows, names), *orders(rows, names)]
-    return [*blocks, *shares_table(rows), *copies_table(rows), *judged_table(rows), *told]
-
-
-def _without_near(section: Section) -> list[Block]:
-    """The same tables without questions that may be answered by copying from the user's history."""
-    rows, names, rest = section.rows, section.names, without_near_targets(section.rows)
-    if not rest:
-        return []
-    left = rest[0].first.n
-    blocks: list[Block] = [
-        Paragraph(near_targets(rows[0].first.n, left)),
-        values(rest, names, explained=False),
-    ]
-    if len(rest) > 1:
-        blocks += differences(rest, names, reference(rest, section.wanted), explained=False)
-    return blocks
+    if names:
+        blocks.append(values(rows, names))
+        if len(rows) > 1:
+            blocks += differences(rows, names, section.reference)
+    return [*blocks, *details(section, plots=False)]

@@ -8,10 +8,35 @@ from functools import cached_property
 
 from pbr_jax.base.types import UserError
 from pbr_jax.eval import plots
-from pbr_jax.eval.differences import ABSENT, needs_texts, obstacles, same_variant
+from pbr_jax.eval.differences import ABSENT, differences, needs_texts, obstacles, same_variant
 from pbr_jax.eval.render import Block, Figure, Paragraph, Table
-from pbr_jax.eval.runs import SEEDS, Row, Run, confidence_of, differing_fields
-from pbr_jax.eval.tables import fallbacks, intervals, made_elsewhere, mean, throughput, unreadable_answers
+from pbr_jax.eval.runs import (
+    SEEDS,
+    Row,
+    Run,
+    confidence_of,
+    differing_fields,
+    near_targets,
+    without_near_targets,
+)
+from pbr_jax.eval.tables import (
+    by_block,
+    categories,
+    copies_table,
+    costs,
+    fallbacks,
+    intervals,
+    judged_table,
+    learned,
+    made_elsewhere,
+    mean,
+    orders,
+    parts,
+    shares_table,
+    throughput,
+    unreadable_answers,
+    values,
+)
 
 _PLAIN = ("recency", "random", "bm25", "dense")
 _USUAL = {
@@ -20,6 +45,7 @@ _USUAL = {
 }  # fmt: skip
 """What stands in the other places of a plain system."""
 
+WITHHELD = "These runs have no metrics: nothing was answered, or their targets are withheld."
 _UNBOUNDED = ("limit_history",)  # fields that say how much at most, where none is all
 
 
@@ -116,6 +142,29 @@ def notes(section: Section) -> list[str]:
     if len(rows) > 1 and any(run.records is None for run in runs):
         found.append("Runs without predictions.jsonl have no paired difference.")
     return list(dict.fromkeys(found))
+
+
+def details(section: Section, *, plots: bool) -> list[Block]:
+    """Tables of parts of the questions, answers and costs, with notes and origins; `plots`: and pictures."""
+    rows, names = section.rows, section.names
+    ends = [*map(Paragraph, notes(section)), *costs(rows), origins(rows)]
+    if not names:
+        return [Paragraph(WITHHELD), *shares_table(rows), *judged_table(rows), *ends]
+    blocks = [*by_block(rows, names[0], plots), *parts(rows, names), *learned(rows), *_without_near(section)]
+    blocks += [*categories(rows, names), *orders(rows, names)]
+    return [*blocks, *shares_table(rows), *copies_table(rows), *judged_table(rows), *ends]
+
+
+def _without_near(section: Section) -> list[Block]:
+    """Values and differences without questions that may be answered by copying from the user's history."""
+    rows, names, rest = section.rows, section.names, without_near_targets(section.rows)
+    if not rest:
+        return []
+    caption = near_targets(rows[0].first.n, rest[0].first.n)
+    blocks: list[Block] = [Paragraph(caption), values(rest, names, explained=False)]
+    if len(rest) > 1:
+        blocks += differences(rest, names, reference(rest, section.wanted), explained=False)
+    return blocks
 
 
 def _sentence(note: str) -> str:

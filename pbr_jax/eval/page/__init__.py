@@ -19,7 +19,7 @@ from pbr_jax.eval.page.questions import BYTES, data
 from pbr_jax.eval.page.words import define, glossary
 from pbr_jax.eval.render import Block, Code, Figure, Forest, Paragraph, Table
 from pbr_jax.eval.runs import confidence_of, near_targets, without_near_targets
-from pbr_jax.eval.section import Section, figures, notes, origins, warnings
+from pbr_jax.eval.section import Section, details, figures, notes, origins, warnings
 from pbr_jax.eval.tables import (
     by_block,
     categories,
@@ -35,8 +35,6 @@ from pbr_jax.eval.tables import (
     shares_table,
     values,
 )
-
-WITHHELD = "These runs have no metrics: nothing was answered, or their targets are withheld."
 
 
 def html(
@@ -85,14 +83,7 @@ def _section(section: Section, questions: int, size: int) -> dict[str, Any]:
     rows, names = section.rows, section.names
     told: dict[str, Any] = {"heading": section.heading, "warnings": warnings(section), "names": names}
     if not names:
-        more = [
-            Paragraph(WITHHELD),
-            *shares_table(rows),
-            *judged_table(rows),
-            *map(Paragraph, notes(section)),
-            *costs(rows),
-        ]
-        return told | {"found": None, "more": [*more, origins(rows)]}
+        return told | {"found": None, "more": details(section, plots=True)}
     found = compare(section)
     others = [row for row in rows if row is not section.reference]
     held = data(found, questions, size)
@@ -109,7 +100,7 @@ def _section(section: Section, questions: int, size: int) -> dict[str, Any]:
         "confidence": f"{confidence_of(section.reference.first):.0%}",
     }
     ends = [end for group in told["groups"] for one in group.gains.values() for end in (one.low, one.high)]
-    return told | {"history_scale": scale(ends), "more": _more(section)}
+    return told | {"history_scale": scale(ends), "more": details(section, plots=True)}
 
 
 def _embedded(held: Any) -> str:
@@ -136,18 +127,6 @@ def _values(found: Comparison) -> dict[str, Any]:
                       "reference": row is section.reference})  # fmt: skip
     header = [*columns, "n", section.rows[0].first.clusters]
     return {"header": header, "names": section.names, "lines": lines, "lower": LOWER_IS_BETTER}
-
-
-def _more(section: Section) -> list[Block]:
-    """What is folded: parts of the questions, costs, notes and origins."""
-    rows, names, rest = section.rows, section.names, without_near_targets(section.rows)
-    near: list[Block] = []
-    if rest:
-        told = near_targets(rows[0].first.n, rest[0].first.n)
-        near = [Paragraph(told), values(rest, names, explained=False)]
-    found: list[Block] = [*by_block(rows, names[0], True), *parts(rows, names), *learned(rows), *near]
-    found += [*categories(rows, names), *orders(rows, names), *shares_table(rows), *copies_table(rows)]
-    return [*found, *judged_table(rows), *costs(rows), *map(Paragraph, notes(section)), origins(rows)]
 
 
 def kind(block: Block) -> str:
