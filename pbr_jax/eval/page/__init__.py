@@ -18,23 +18,9 @@ from pbr_jax.eval.page.comparison import Comparison, Scale, by_history, compare,
 from pbr_jax.eval.page.questions import BYTES, data
 from pbr_jax.eval.page.words import define, glossary
 from pbr_jax.eval.render import Block, Code, Figure, Forest, Paragraph, Table
-from pbr_jax.eval.runs import confidence_of, near_targets, without_near_targets
-from pbr_jax.eval.section import Section, details, figures, notes, origins, warnings
-from pbr_jax.eval.tables import (
-    by_block,
-    categories,
-    copies_table,
-    costs,
-    intervals,
-    judged_table,
-    label,
-    learned,
-    mean,
-    orders,
-    parts,
-    shares_table,
-    values,
-)
+from pbr_jax.eval.runs import confidence_of
+from pbr_jax.eval.section import Section, details, figures, warnings
+from pbr_jax.eval.tables import intervals, label, mean
 
 
 def html(
