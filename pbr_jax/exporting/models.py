@@ -121,7 +121,6 @@ def _licence(base: Path) -> str:
 _TOKENIZER = (
     "tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "*.model",
 )  # fmt: skip
-_CLASSES = {"bert": "BertModel", "roberta": "RobertaModel", "xlm-roberta": "XLMRobertaModel"}
 _TUNED = "tuned encoder"  # the name of such nodes (`stages.vectors.tuned`)
 
 
@@ -141,7 +140,7 @@ def write_encoder(folder: Path, run: Path) -> None:
     config = read_json(base / "config.json")
     for name in ("torch_dtype", "_name_or_path", "auto_map"):
         config.pop(name, None)
-    config |= {"architectures": [_CLASSES[config["model_type"]]], "dtype": "float32"}
+    config |= {"architectures": [bert.FAMILIES[config["model_type"]].torch], "dtype": "float32"}
     steps = ["Transformer", "Pooling", *(["Normalize"] if settings.normalize else [])]
     places = ["" if i == 0 else f"{i}_{step}" for i, step in enumerate(steps)]
     files: dict[str, Any] = {

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import flax.linen as nn
 import jax
@@ -67,7 +67,21 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": nn.relu,
 }
 
-_ROBERTA = ("roberta", "xlm-roberta")
+
+class Family(NamedTuple):
+    """A family of encoders: its class in transformers, and whether positions begin behind the number of the
+    padding token."""
+
+    torch: str
+    behind_padding: bool = False
+
+
+FAMILIES = {
+    "bert": Family("BertModel"),
+    "roberta": Family("RobertaModel", behind_padding=True),
+    "xlm-roberta": Family("XLMRobertaModel", behind_padding=True),
+}
+"""By the `model_type` of config.json."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,10 +120,10 @@ class BertConfig:
         size or requires an unsupported feature."""
         file = path / "config.json" if path.is_dir() else path
         content = read_object(file)
-        if (family := content.get("model_type")) not in ("bert", *_ROBERTA):
+        if (name := content.get("model_type")) not in tuple(FAMILIES):
             raise UserError(
-                f"{file}: model_type is {family!r:.40}; the encoder reads 'bert' (MiniLM, BGE, Contriever), "
-                "'roberta' and 'xlm-roberta'"
+                f"{file}: model_type is {name!r:.40}; the encoder reads {', '.join(FAMILIES)} (MiniLM, BGE "
+                "and Contriever are bert)"
             )
         if content.get("position_embedding_type", "absolute") != "absolute" or content.get("is_decoder"):
             raise UserError(f"{file}: only encoders with absolute positions are supported")
@@ -117,7 +131,7 @@ class BertConfig:
         for field in fields(cls):
             if field.default is MISSING or field.name in values:
                 _check(file, field.name, field.type, values.get(field.name))
-        if content["model_type"] in _ROBERTA:
+        if FAMILIES[name].behind_padding:
             padding = content.get("pad_token_id", 1)
             if not isinstance(padding, int) or not 0 <= padding < values["max_position_embeddings"] - 1:
                 raise UserError(f"{file}: pad_token_id {padding!r} leaves no position for a text")

@@ -206,33 +206,6 @@ def test_the_largest_gemmas_scale_scores_by_their_width(family, layers, per_head
     assert found.windows[:6] == ((8, 0, 8, 0, 8, 0) if family == "gemma2" else (8, 8, 8, 8, 8, 0))
 
 
-@pytest.mark.parametrize(
-    ("dimensions", "window", "message"),
-    [
-        (24, 8, "turn 24 numbers of a head, want an even number from 2 to its width, 8;"),
-        (7, 8, "turn 7 numbers"),
-        (2**32 - 1, 8, "turn 4294967295 numbers"),
-        (8, 2**32 - 1, "sliding_window is 4294967295; a whole number from 1 to"),
-    ],
-)
-def test_numbers_that_no_model_has_are_refused(dimensions, window, message, tmp_path):
-    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "phi3")
-    writer.add_block_count(2)
-    writer.add_context_length(64)
-    writer.add_embedding_length(32)
-    writer.add_feed_forward_length(96)
-    writer.add_head_count(4)
-    writer.add_layer_norm_rms_eps(1e-6)
-    writer.add_rope_dimension_count(dimensions)
-    writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
-    writer.add_rope_scaling_factor(2.0)
-    writer.add_sliding_window(window)
-    writer.add_tensor("token_embd.weight", np.ones((96, 32), np.float32))
-    close(writer)
-    with pytest.raises(UserError, match=message):
-        causal_lm.read_config(tmp_path / "model.gguf")
-
-
 # -- Quantised types ---------------------------------------------------------------------------------
 
 

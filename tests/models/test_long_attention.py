@@ -111,18 +111,6 @@ def with_gradients(read: Any, arrays: list[Any]) -> list[np.ndarray]:
     return [np.asarray(x) for x in (values, *gradients)]
 
 
-@pytest.mark.parametrize("t", [29, 64])
-def test_pieces_that_are_read_blockwise_join_those_that_are_not(small, monkeypatch, t):
-    found = with_gradients(*layer(t))
-    monkeypatch.setattr(attention, "LONG", 28)  # of the shared tokens no more than before
-    some = with_gradients(*layer(t))
-    monkeypatch.setattr(attention, "LONG", 1000)
-    wanted = with_gradients(*layer(t))
-    for a, b, c in zip(found, some, wanted, strict=True):
-        alike(a, c)
-        alike(b, c)
-
-
 @pytest.mark.parametrize("case", ["gemma2", "gemma3"])
 def test_a_model_reads_long_texts_as_before(case, small, monkeypatch, tmp_path):
     save(CASES[case], tmp_path)

@@ -145,16 +145,6 @@ def written(folder: Path, adapter: Any, modules: dict[str, str], **options: Any)
     return folder
 
 
-def test_a_folder_is_read_as_it_was_written(llama, tmp_path: Path):
-    _, params, _ = causal_lm.load(llama[0])
-    adapter = random_adapter(params, outputs_first=True)
-    folder = written(tmp_path / "adapter", adapter, causal_lm.MODULES)
-    found = adapter_file.read(folder, causal_lm.MODULES, params, outputs_first=True)
-    assert found.scale == 2.0
-    assert jax.tree.structure(found.params) == jax.tree.structure(adapter)
-    jax.tree.map(np.testing.assert_array_equal, found.params, adapter)
-
-
 def test_peft_reads_what_is_written_here(llama, tmp_path: Path):
     peft = pytest.importorskip("peft")
     folder, _ = llama

@@ -4,7 +4,6 @@ import base64
 import functools
 import hashlib
 import json
-import time
 from importlib import metadata
 from pathlib import Path
 
@@ -137,20 +136,6 @@ def test_fingerprint_knows_all_that_a_colbert_is_read_from(tmp_path: Path) -> No
             (tmp_path / file).write_text(change)
             seen.add(fingerprint(tmp_path))
     assert len(seen) == 7
-
-
-def test_fingerprint_reads_a_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "model.gguf"
-    file.write_bytes(b"weights")
-    settled = time.time_ns() + 10**10  # what was written a moment ago would be read again
-    monkeypatch.setattr("time.time_ns", lambda: settled)
-    before = fingerprint(file)
-
-    def forbidden(*_: object) -> None:
-        raise AssertionError("hashed again")
-
-    monkeypatch.setattr("hashlib.file_digest", forbidden)
-    assert fingerprint(file) == before
 
 
 # -- Reading -----------------------------------------------------------------------------------------

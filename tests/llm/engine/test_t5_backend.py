@@ -1,7 +1,6 @@
 """The T5 backend against Hugging Face's generate, torch's cross-entropy and torch's gradients."""
 
 import json
-import re
 from typing import Any
 
 import jax
@@ -16,7 +15,6 @@ from pbr_jax.llm import LLM, TooLong
 from pbr_jax.llm.engine import t5_backend
 from pbr_jax.llm.engine.t5_backend import T5LLM
 from pbr_jax.llm.protocol import Sampling
-from pbr_jax.models import t5
 
 torch: Any = pytest.importorskip("torch")
 transformers: Any = pytest.importorskip("transformers")
@@ -114,19 +112,6 @@ def test_score_equals_cross_entropy(tiny, llm):
         assert score.total == pytest.approx(-float(loss), abs=1e-4)
 
 
-@pytest.mark.long
-def test_batches_do_not_change_results(tiny, llm):
-    """Alone or among others: the same texts by every way of decoding, and the same scores."""
-    alone = T5LLM(tiny[0], batch_size=1)
-    prompts = PROMPTS[:3]
-    ways: list[dict[str, Any]] = [{}, {"num_beams": 2}, {"temperature": 0.8, "top_p": 0.9, "seed": 5}]
-    for way in ways:
-        assert alone.generate(prompts, Sampling(5, **way)) == llm.generate(prompts, Sampling(5, **way))
-    targets = ["cat hat"] * len(prompts)
-    one, many = alone.score(prompts, targets), llm.score(prompts, targets)
-    np.testing.assert_allclose([s.total for s in one], [s.total for s in many], atol=1e-4)
-
-
 def test_sampling_is_seeded_by_the_prompt_and_its_occurrence(llm):
     options: dict[str, Any] = dict(max_new_tokens=5, temperature=1.5)
     first = llm.generate(["the cat", "hat", "the cat"], Sampling(**options, seed=1))
@@ -173,15 +158,6 @@ def test_a_batch_is_fetched_after_the_next_was_started(tiny, monkeypatch):
     monkeypatch.setattr(prefetch.jax, "device_get", fetched)
     T5LLM(tiny[0], batch_size=2).score([f"the cat {i}" for i in range(6)], ["dog"] * 6)
     assert happened == ["start", "start", "fetch", "start", "fetch", "fetch"]
-
-
-def test_what_is_done_stands_and_is_not_told_again(llm):
-    seen: list[int] = []
-    texts = llm.generate(
-        ["the cat", "hat", "the cat"], Sampling(5), done={0: "kept"}, on_batch=lambda p, _: seen.extend(p)
-    )
-    assert texts[0] == "kept" != texts[2]
-    assert sorted(seen) == [1, 2]
 
 
 def test_equal_prompts_are_computed_once(llm, monkeypatch):
@@ -232,25 +208,6 @@ def test_logits_that_are_not_numbers_are_an_error(tiny, tmp_path, options):
         broken.score(["the cat"], ["x"])
 
 
-def test_every_product_in_float32_has_all_of_its_bits(tiny):
-    """Accelerators would take fewer."""
-    model, params, _ = t5.load(tiny[0])
-    ids, mask = jnp.zeros((2, 5), jnp.int32), jnp.ones((2, 5), bool)
-
-    def whole(params):
-        return t5.logits(params, model.apply(params, ids, mask, ids))
-
-    text = str(jax.make_jaxpr(whole)(params))
-    products = re.findall(r"dot_general\[.*?\]\s+\w+ \w+", text, flags=re.DOTALL)
-    assert len(products) >= 20
-    assert all("Precision.HIGHEST" in product for product in products)
-
-
-def test_no_prompts_give_no_answers(llm):
-    assert llm.generate([], Sampling(3)) == []
-    assert llm.score([], []) == []
-
-
 def test_messages_are_joined_by_blank_lines(llm):
     messages = [{"role": "system", "content": "be"}, {"role": "user", "content": "brief"}]
     assert llm.render(messages) == "be\n\nbrief"
@@ -293,11 +250,6 @@ def test_mistakes_are_user_errors(tiny, call, message):
         call(T5LLM(tiny[0]))
 
 
-def test_one_target_each_is_needed(llm):
-    with pytest.raises(ValueError, match="2 prompts for 1 targets"):
-        llm.score(["a", "b"], ["c"])
-
-
 def test_load_is_lazy_and_reads_the_config(tiny):
     config = schema.LLM(model=str(tiny[0]), context=64, batch_size=3, dtype="bfloat16", tensor_parallel=2)
     found = t5_backend.T5LLM.load(config)
@@ -310,15 +262,6 @@ def test_load_is_lazy_and_reads_the_config(tiny):
     shards = [shard for kernel in kernels for shard in kernel.addressable_shards]
     assert {shard.data.shape for shard in shards} == {(2, 32, 16)}
     assert [shard.device for shard in shards] == jax.devices()  # four replicas of two devices
-
-
-@pytest.mark.long
-def test_replicas_give_what_one_device_gives(tiny, llm):
-    grid = t5_backend.T5LLM(tiny[0], batch_size=2, devices=4)
-    prompts = ["a" * n for n in (3, 40, 9, 17, 2)]
-    assert grid.generate(prompts, Sampling(4)) == llm.generate(prompts, Sampling(4))
-    found, wanted = (model.score(prompts, ["b"] * 5) for model in (grid, llm))
-    np.testing.assert_allclose([s.total for s in found], [s.total for s in wanted], atol=1e-4)
 
 
 def test_fingerprint_tells_weights_and_formats_apart(tiny, tmp_path):
