@@ -182,33 +182,13 @@ def read_gguf(folder: Path) -> None:
             continue
 
 
-def read_lamp(folder: Path) -> None:
-    data.validate(Benchmark(name="lamp_7", root=str(folder), split="dev"))
+def benchmark(name: str, **options: Any) -> Callable[[Path], None]:
+    """Reads all of a benchmark's files."""
 
+    def read(folder: Path) -> None:
+        data.validate(Benchmark(name=name, root=str(folder), **options))
 
-def read_joined(folder: Path) -> None:
-    data.validate(Benchmark(name="xquad", root=str(folder), passages="en"))
-
-
-def read_evidence(folder: Path) -> None:
-    data.validate(Benchmark(name="web_qa", root=str(folder), passages="dev"))
-
-
-def read_locomo(folder: Path) -> None:
-    data.validate(Benchmark(name="locomo", root=str(folder)))
-
-
-def read_realtalk(folder: Path) -> None:
-    data.validate(Benchmark(name="realtalk", root=str(folder), form="turns"))
-    data.validate(Benchmark(name="realtalk_persona", root=str(folder)))
-
-
-def read_lucid(folder: Path) -> None:
-    data.validate(Benchmark(name="lucid", root=str(folder)))
-
-
-def read_personamem(folder: Path) -> None:
-    data.validate(Benchmark(name="personamem", root=str(folder)))
+    return read
 
 
 Damage = Callable[[bytes, Rng], bytes]
@@ -224,14 +204,15 @@ CASES: tuple[tuple[int, str, tuple[str, ...], Damage, Read], ...] = (  # how man
     (40, "encoder", ("config.json",), damaged_json, read_encoder),
     (50, "encoder", ENCODER, damaged_json, read_tokenizer),
     (80, "gguf", ("model.gguf",), damaged_gguf, read_gguf),
-    (30, "lamp", ("dev_questions.json", "dev_outputs.json"), damaged_json, read_lamp),
-    (25, "xquad", ("xquad.en.json", "xquad.de.json"), damaged_json, read_joined),
-    (40, "locomo", ("locomo10.json",), damaged_json, read_locomo),
-    (40, "realtalk", ("Chat_1.json",), damaged_json, read_realtalk),
-    (20, "lucid", ("l.json",), damaged_json, read_lucid),
-    (20, "personamem", ("shared_contexts_32k.jsonl", "h.json"), damaged_json, read_personamem),
-    (20, "personamem", ("questions_32k.csv", "benchmark/text/t.csv"), damaged_table, read_personamem),
-    (15, "web_qa", ("validation.ann.json",), damaged_json, read_evidence),
+    (30, "lamp", ("dev_questions.json", "dev_outputs.json"), damaged_json, benchmark("lamp_7", split="dev")),
+    (25, "xquad", ("xquad.en.json", "xquad.de.json"), damaged_json, benchmark("xquad", passages="en")),
+    (40, "locomo", ("locomo10.json",), damaged_json, benchmark("locomo")),
+    (20, "realtalk", ("Chat_1.json",), damaged_json, benchmark("realtalk", form="turns")),
+    (20, "realtalk", ("Chat_1.json",), damaged_json, benchmark("realtalk_persona")),
+    (20, "lucid", ("l.json",), damaged_json, benchmark("lucid")),
+    (20, "personamem", ("shared_contexts_32k.jsonl", "h.json"), damaged_json, benchmark("personamem")),
+    (20, "personamem", ("questions_32k.csv", "benchmark/text/t.csv"), damaged_table, benchmark("personamem")),
+    (15, "web_qa", ("validation.ann.json",), damaged_json, benchmark("web_qa", passages="dev")),
 )
 
 

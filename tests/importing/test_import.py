@@ -91,11 +91,8 @@ def frame(path: Path) -> Any:
 
 SOURCES = {
     "csv": lambda root: table(root / "t.csv"),
-    "semicolons": lambda root: table(root / "t.csv", delimiter=";"),
     "excel": lambda root: table(root / "t.csv", encoding="utf-8-sig", quoting=csv.QUOTE_ALL),
-    "utf-16": lambda root: table(root / "t.csv", encoding="utf-16"),
     "tsv": lambda root: table(root / "t.tsv", delimiter="\t"),
-    "pipes": lambda root: table(root / "t.csv", delimiter="|"),
     "jsonl": lambda root: lines(root / "t.jsonl"),
     "json": lambda root: listed(root / "t.json"),
     "parquet": lambda root: parquet(root / "t.parquet"),
