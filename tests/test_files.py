@@ -94,15 +94,11 @@ def test_deep_nesting_and_long_numbers_take_no_memory(tmp_path: Path) -> None:
 # What these read, this program wrote into its own cache, where digests guard it; or it is one string; or a
 # process of the same run said it, which knows the run's password.
 OWN = {
-    "hosts.py", "parts/together.py",
-    "corpus/schema.py", "corpus/store.py", "corpus/vectors.py", "parts/records.py", "stream.py", "blocks.py",
-    "data/own.py", "importing/writing.py", "llm/http/client.py",
-    "methods/expand/parsing.py", "methods/neighbours/cohort_fit.py",
-    "methods/retrieve/centred.py",
-    "methods/select/purple_reward_model.py", "methods/select/purple_rewards.py", "options/llm.py",
-    "parts/answers.py", "parts/feedback.py", "parts/likelihood.py", "parts/measures.py",
-    "parts/profiles.py", "parts/rankings.py", "parts/run.py", "parts/trained.py", "tasks/states.py",
-    "train/metrics.py",
+    "corpus/schema.py", "corpus/store.py", "data/own.py", "distributed/processes.py",
+    "importing/writing.py", "llm/http/client.py", "methods/expand/parsing.py",
+    "methods/neighbours/cohorts.py", "methods/retrieve/centred.py", "methods/select/purple_training.py",
+    "options/llm.py", "stages/profiles.py", "stages/records.py", "stages/run.py", "stages/together.py",
+    "stages/trained.py", "stream/stage.py", "tasks/states.py", "train/metrics.py",
 }  # fmt: skip
 
 
