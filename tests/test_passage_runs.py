@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
@@ -248,17 +247,3 @@ def test_killed_while_documents_are_cut_and_run_again_the_store_is_as_if_it_neve
     assert again.content == whole.content
     assert rows_of(again) == rows_of(whole)
     assert len(rows_of(whole)) > 60
-
-
-@pytest.mark.long
-def test_eight_devices_rank_passages_as_one_does(config: Config, tmp_path: Path):
-    assert len(jax.devices()) == 8
-    config = override(config, {"retrieve.method": "fused"})
-    assert status(RUN, config, tmp_path / "one", str(tmp_path / "1")) == 0
-    eight = pbr_jax.run(config, tmp_path / "8").records()
-    lines = (tmp_path / "1" / "predictions.jsonl").read_text().splitlines()
-    for one, other in zip(map(json.loads, lines), eight, strict=True):
-        found, wanted = one["documents"], other["documents"]
-        assert [(d["id"], d.get("span")) for d in found] == [(d["id"], d.get("span")) for d in wanted]
-        ours, theirs = ([[d["score"], *d["scores"].values()] for d in of] for of in (found, wanted))
-        np.testing.assert_allclose(ours, theirs, atol=1e-4)

@@ -6,7 +6,6 @@ target given the candidate, which differs even for equal metrics and needs no de
 is cached. So no computation is repeated after an interruption, or for candidates of an earlier round.
 """
 
-import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from pbr_jax.base import draws
 from pbr_jax.base.types import Example, Feedback, UserError
 from pbr_jax.eval.metrics import is_plain_mean, rating_scale, text_metric
 from pbr_jax.eval.overlap import rouge
@@ -123,8 +123,7 @@ def collect(reward: RewardFn, examples: Sequence[Example], rankings: Sequence[Ra
 
 def shuffled(example: Example, count: int, seed: int) -> np.ndarray:
     """A permutation of the values of a question's candidates, int [count], used as a control."""
-    name = hashlib.sha256(f"{seed}\0shuffle\0{example.user_id}\0{example.id}".encode()).digest()
-    return np.random.default_rng(int.from_bytes(name[:8], "big")).permutation(count)
+    return draws.generator(seed, "shuffle", example.user_id, example.id).permutation(count)
 
 
 # -- nodes -----------------------------------------------------------------------------------------

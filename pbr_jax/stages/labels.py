@@ -4,12 +4,12 @@ A label is a grade: 1 for a document that holds the answer (D+), 0 for an irrele
 related one (D^r). Only documents that were retrieved are labelled; of all others nothing is known.
 """
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from pbr_jax.base.draws import generator
 from pbr_jax.base.types import Document, Example
 from pbr_jax.corpus.store import Store
 from pbr_jax.eval.answer_recall import Finder, accepted, body
@@ -106,9 +106,7 @@ def _kept(labelled: Labelled, keep: float, example: Example, seed: int) -> list[
 
 
 def _draw(seed: int, what: str, *examples: Example) -> np.random.Generator:
-    names = [part for e in examples for part in (e.user_id, e.id)]
-    digest = hashlib.sha256("\0".join([str(seed), what, *names]).encode()).digest()
-    return np.random.default_rng(int.from_bytes(digest[:8], "big"))
+    return generator(seed, what, *(name for e in examples for name in (e.user_id, e.id)))
 
 
 def _asked(options: Labels, examples: Examples, rankings: Sequence[Ranking], judge: Judge) -> list[Labelled]:

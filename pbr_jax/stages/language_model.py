@@ -1,6 +1,5 @@
 """The frozen language model, and the prompts that are counted in its tokens."""
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import pbr_jax.llm
+from pbr_jax.base.draws import generator
 from pbr_jax.base.types import Example, UserError
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node, Value, builds_nodes, constant
@@ -176,5 +176,4 @@ def ordered(count: int, options: Prompt, name: str) -> list[int]:
     """The places of so many documents, best first, in the order of the prompt; `name`: of the question."""
     if options.order != "random":
         return list(range(count))[:: -1 if options.order == "best_last" else 1]
-    digest = hashlib.sha256(f"{options.order_seed}\0{name}".encode()).digest()
-    return np.random.default_rng(int.from_bytes(digest[:8], "big")).permutation(count).tolist()
+    return generator(options.order_seed, name).permutation(count).tolist()

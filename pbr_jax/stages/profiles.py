@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pbr_jax.base.draws import generator
 from pbr_jax.base.types import Example
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Bound, Node, Slot, Stage, Value
@@ -182,8 +183,7 @@ class Profiles:
         return found
 
     def _rng(self, *names: str) -> np.random.Generator:
-        text = "\0".join([str(self._options.profile_seed), "profile", *names])
-        return np.random.default_rng(int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big"))
+        return generator(self._options.profile_seed, "profile", *names)
 
     def _request(self, example: Example, user: str, others: Sequence[str]) -> Request | None:
         """The request for a text about `user` from what the example sees of that user and of others."""

@@ -8,13 +8,13 @@ question shows in a content-free prompt (Zhao et al., "Calibrate Before Use: Imp
 Language Models", 2021, https://arxiv.org/abs/2102.09690, section 5).
 """
 
-import hashlib
 import re
 import string
 from collections.abc import Sequence
 
 import numpy as np
 
+from pbr_jax.base.draws import generator
 from pbr_jax.base.types import Example
 from pbr_jax.text.prompts import Written
 
@@ -26,8 +26,7 @@ def orders(count: int, most: int | None, *, seed: int, name: str) -> list[list[i
 
     All rotations (`most` None) put every answer at every place once; fewer are evenly spaced.
     """
-    digest = hashlib.sha256(f"{seed}\0options\0{name}".encode()).digest()
-    first = np.random.default_rng(int.from_bytes(digest[:8], "big")).permutation(count)
+    first = generator(seed, "options", name).permutation(count)
     number = count if most is None else min(most, count)
     return [np.roll(first, -(count * turn // number)).tolist() for turn in range(number)]
 

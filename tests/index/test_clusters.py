@@ -2,7 +2,6 @@
 
 import itertools
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -55,15 +54,6 @@ def test_iterations_never_make_it_worse_and_end_where_centres_are_means():
     np.testing.assert_allclose(found, means, atol=1e-5)
 
 
-def test_one_group_is_the_mean_and_lengths_do_not_count():
-    vectors = drawn(7)
-    expected = unit(vectors.sum(0, keepdims=True))
-    np.testing.assert_allclose(centres(vectors, 1), expected, atol=1e-6)
-    np.testing.assert_allclose(
-        centres(vectors * np.arange(1, 8, dtype=np.float32)[:, None], 1), expected, atol=1e-6
-    )
-
-
 def test_what_is_left_out_counts_for_nothing():
     vectors = drawn(12)
     where = np.arange(12) % 3 > 0
@@ -76,11 +66,3 @@ def test_more_groups_than_vectors_and_vectors_that_are_alike():
     for vectors in (one, same):
         np.testing.assert_allclose(centres(vectors, 3), np.repeat(one, 3, axis=0), atol=1e-6)
     assert not centres(np.zeros((4, 3), np.float32), 2).any()
-
-
-def test_the_same_for_users_at_once():
-    vectors = drawn(24).reshape(3, 8, 4)
-    where = np.arange(8) < np.array([[8], [5], [2]])
-    together = jax.vmap(lambda v, w: k_means(v, w, k=3))(vectors, where)
-    for i in range(3):
-        np.testing.assert_allclose(together[i], centres(vectors[i], 3, where[i]), atol=1e-6)

@@ -55,15 +55,6 @@ def test_eight_devices_equal_one(data):
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_real_valued_vectors_match_float64():
-    rng = np.random.default_rng(1)
-    vectors, queries = rng.normal(size=(500, 24)), rng.normal(size=(6, 24))
-    found = ExactIndex(vectors.astype(np.float32)).search(queries.astype(np.float32), 10)
-    scores = queries @ vectors.T
-    np.testing.assert_array_equal(found.rows, np.argsort(-scores, axis=1)[:, :10])
-    np.testing.assert_allclose(found.scores, -np.sort(-scores, axis=1)[:, :10], rtol=1e-5, atol=1e-5)
-
-
 def test_blocks_and_query_chunks_do_not_change_the_answer(data, monkeypatch):
     vectors, queries = data
     monkeypatch.setattr(exact, "QUERIES", 4)

@@ -85,29 +85,6 @@ def test_damped_ranks_are_those_of_networkx(n: int, theta: float, k: int, dampin
     np.testing.assert_allclose(found, [expected[i] for i in range(n)], atol=2e-6)
 
 
-def test_restarts_near_a_query_are_those_of_networkx():
-    n, vectors = 30, documents(30, seed=3)
-    restart = np.random.default_rng(0).dirichlet(np.ones(n)).astype(np.float32)
-    graph = nx.from_numpy_array(edges(vectors, 0.6, 5), create_using=nx.DiGraph)
-    expected = nx.pagerank(
-        graph, alpha=0.85, personalization=dict(enumerate(restart.tolist())), tol=1e-12, max_iter=5000
-    )
-    found = ranks(vectors, Walk(0.6, 5, 0.85, **EXACT), restart)
-    np.testing.assert_allclose(found, [expected[i] for i in range(n)], atol=2e-6)
-
-
-@pytest.mark.parametrize("damping", [0.85, 1.0])
-def test_ranks_are_the_leading_eigenvector_of_the_dense_matrix(damping: float):
-    """Of a connected graph, where that vector is unique without restarts too."""
-    n, vectors = 20, documents(20, seed=5, spread=0.1)
-    adjacency = edges(vectors, 0.0, n)
-    transitions = adjacency / adjacency.sum(1, keepdims=True)
-    values, left = np.linalg.eig(damping * transitions.T + (1 - damping) / n)
-    leading = np.real(left[:, np.argmax(np.real(values))])
-    found = ranks(vectors, Walk(0.0, n, damping, **EXACT))
-    np.testing.assert_allclose(found, leading / leading.sum(), atol=2e-6)
-
-
 def test_the_undamped_walk_is_the_released_loop():
     """Uniform start, at most 50 steps, and of the last step that moves too little the vector before it."""
     vectors = documents(30, seed=8)
@@ -143,14 +120,6 @@ def test_one_document_is_its_own_anchor_and_none_is_zero():
     np.testing.assert_allclose(found[0], vectors[2], rtol=1e-6)
     np.testing.assert_array_equal(found[1], np.zeros(WIDTH))
     assert anchors(vectors, [], Walk()).shape == (0, WIDTH)
-
-
-def test_a_duplicate_pulls_the_anchor_and_duplicates_weigh_alike():
-    vectors = np.concatenate([documents(5, seed=2), documents(5, seed=2)[:1].repeat(3, 0)])
-    found = ranks(vectors, Walk(0.5, 8, 0.85, **EXACT))
-    np.testing.assert_allclose(found[[0, 5, 6, 7]], found[0], atol=1e-6)
-    without, with_copies = anchors(vectors, [np.arange(5), np.arange(8)], Walk(0.5, 8))
-    assert cosine(with_copies, vectors[0]) > cosine(without, vectors[0])
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> float:

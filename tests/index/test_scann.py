@@ -63,14 +63,6 @@ def test_recall_below_the_floor_is_refused_with_advice(monkeypatch):
     assert 0 < ScannIndex(noise, effort=thin, floor=0.0).recall < 0.8
 
 
-@pytest.mark.parametrize("n", [0, 1, 2, 7, 33])
-def test_tiny_indices_are_exact(n):
-    vectors = np.random.default_rng(n).normal(size=(n, 5)).astype(np.float32)
-    found = ScannIndex(vectors).candidates(vectors, 3)
-    for row, some in enumerate(found.tolist()):
-        assert {row} <= set(some) <= {*range(n), -1}
-
-
 @pytest.mark.parametrize(("n", "part"), [(0, 9), (5, 9), (2_500, 3_000), (2_500, 1_000)])
 def test_save_move_load_gives_the_same_answers(tmp_path, n, part, data, monkeypatch):
     monkeypatch.setattr(module, "PART", part)

@@ -114,21 +114,6 @@ def test_recency_is_newest_first_and_the_profiles_end_where_undated(tmp_path: Pa
     ]  # fmt: skip
 
 
-def test_dense_is_the_brute_force_order(tmp_path: Path, examples):
-    found = ranked("dense", resources(tmp_path, examples), examples, depth=4)
-    scores = [float(vector(examples[0].query) @ vector(d.text)) for d in examples[0].profile]
-    best = np.argsort(-np.array(scores), kind="stable")[:4]
-    assert [c.document for c in found[0]] == [examples[0].profile[i] for i in best]
-    np.testing.assert_allclose([c.score for c in found[0]], [scores[i] for i in best], rtol=1e-5)
-
-
-@pytest.mark.parametrize("method", ["bm25", "bm25_lamp"])
-def test_bm25_prefers_the_documents_with_the_querys_words(tmp_path: Path, examples, method: str):
-    found = ranked(method, resources(tmp_path, examples), examples, depth=4)
-    assert found[0][0].document.id == "a4"
-    assert {c.document.id for c in found[0][1:3]} <= {"a1", "a7"}
-
-
 def test_bm25_ignores_case_and_punctuation_and_lamps_does_not(tmp_path: Path):
     texts = ("i like Tea, really", "so it was", "tea is here", "no", "never")
     documents = tuple(Document(f"a{i}", "a", text, time=1.0) for i, text in enumerate(texts))
@@ -314,11 +299,3 @@ def test_each_user_still_gives_the_best_k(tmp_path: Path):
     for method in METHODS:
         found = found_by(method, tmp_path, profiles, k=2)
         assert [c.document.user_id for c in found] == ["a", "a", "b", "c", "c"], method
-
-
-def test_nobody_searched_has_a_document(tmp_path: Path):
-    """Whatever the method, a question that sees no history has an empty ranking."""
-    asked = [ask("a", ()), ask("b", ()), ask("c", history("c", 2, dated=True))]
-    world, users = resources(tmp_path, asked), [[Neighbour("a"), Neighbour("b")]]
-    for method in METHODS:
-        assert world.slot(chosen(method, 3))(asked[:1], [Query(("words",))], users) == [[]]

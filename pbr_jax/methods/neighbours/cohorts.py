@@ -4,7 +4,6 @@ Nkhata et al., "ClusterRAG: Cluster-Based Collaborative Filtering for Personaliz
 Generation", 2026, section 4.1.
 """
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
+from pbr_jax.base.draws import generator
 from pbr_jax.base.files import write_text
 from pbr_jax.base.types import Example
 from pbr_jax.corpus.store import Store
@@ -149,9 +149,8 @@ class Cohorts(Neighbours):
             return np.vecdot(unit(among.vectors[members]), vector)
         if self.similarity == "maxsim_documents":
             return _max_sims(example, vector, members, among.moment, users)
-        name = f"{seed}\0cohorts\0{example.user_id}\0{example.training}\0{example.id}"
-        drawn = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
-        return np.random.default_rng(drawn).random(len(members))
+        names = seed, "cohorts", example.user_id, example.training, example.id
+        return generator(*names).random(len(members))
 
 
 class _Pool(NamedTuple):

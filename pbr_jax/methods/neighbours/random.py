@@ -1,6 +1,5 @@
 """Anybody: the control of choices of users (CFRAG Figure 5) and, without `own`, of personalization."""
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -8,6 +7,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from pbr_jax.base.draws import generator
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node, builds_nodes, constant
 from pbr_jax.options import Neighbours, TrainingSplit
@@ -39,11 +39,8 @@ class Random(Neighbours):
         def neighbours(examples: Examples) -> list[list[Neighbour]]:
             found = []
             for example in examples:
-                name = f"{seed}\0neighbours\0{example.user_id}\0{example.training}\0{example.id}"
-                generator = np.random.default_rng(
-                    int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
-                )
-                others = (names[i] for i in _drawn(generator, len(names), self.others + 1))
+                drawn = generator(seed, "neighbours", example.user_id, example.training, example.id)
+                others = (names[i] for i in _drawn(drawn, len(names), self.others + 1))
                 lending = (
                     name for name in others if name != example.user_id and len(store.visible(example, name))
                 )
@@ -54,9 +51,9 @@ class Random(Neighbours):
         return neighbours
 
 
-def _drawn(generator: np.random.Generator, count: int, first: int) -> Iterator[int]:
+def _drawn(rng: np.random.Generator, count: int, first: int) -> Iterator[int]:
     """All numbers below `count` in a random order; those behind the first few are drawn when they are asked
     for."""
-    drawn = generator.choice(count, min(first, count), replace=False)
+    drawn = rng.choice(count, min(first, count), replace=False)
     yield from drawn.tolist()
-    yield from generator.permutation(np.setdiff1d(np.arange(count), drawn)).tolist()
+    yield from rng.permutation(np.setdiff1d(np.arange(count), drawn)).tolist()

@@ -1,12 +1,12 @@
 """Random documents: the floor that a retriever must beat."""
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
+from pbr_jax.base.draws import generator
 from pbr_jax.base.types import Example
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node, builds_nodes, constant
@@ -29,7 +29,6 @@ class Random(Retrieve):
 
     def slot(self, tally: Tally, *, store: Store, seed: int) -> RetrieveSlot:
         def score(example: Example, query: Query, rows: np.ndarray) -> np.ndarray:
-            name = hashlib.sha256(f"{seed}\0{example.user_id}\0{example.id}".encode()).digest()
-            return np.random.default_rng(int.from_bytes(name[:8], "big")).random(len(rows))
+            return generator(seed, example.user_id, example.id).random(len(rows))
 
         return scored(store, self.k, score)

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from pbr_jax.base.draws import generator
 from pbr_jax.base.files import cache_folder, private_folder, tighten
 from pbr_jax.base.locks import locked, require_locks
 from pbr_jax.base.types import Example, UserError
@@ -209,9 +210,8 @@ class TwoStage(Retrieve):
         elif self.inside == "centroid":
             scores[opened] = _to_centroids(tokens.means[searched.rows], searched.clusters)[opened]
         else:
-            name = f"{seed}\0two_stage\0{example.user_id}\0{example.training}\0{example.id}"
-            drawn = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
-            scores[opened] = np.random.default_rng(drawn).random(len(opened))[opened]
+            names = seed, "two_stage", example.user_id, example.training, example.id
+            scores[opened] = generator(*names).random(len(opened))[opened]
         return scores
 
 

@@ -282,11 +282,6 @@ def test_a_part_that_misleads_gets_nothing_and_parts_that_know_nothing_are_alike
     assert np.isfinite(apart.beta)
 
 
-def test_the_fit_is_the_same_every_time():
-    first, second = (fit(*lessons(1, 3), 1e-4) for _ in range(2))
-    assert first.weights.tobytes() == second.weights.tobytes()
-
-
 def test_what_a_fusion_looks_at_is_what_its_parts_look_at():
     assert Fused().learns() == "unused"
     assert Fused(how="weighted").learns() == "needed"

@@ -10,7 +10,7 @@ import pytest
 
 import pbr_jax
 from pbr_jax.base.types import UserError
-from pbr_jax.config import Config, load, override
+from pbr_jax.config import Config, override
 from pbr_jax.experiment.plan import Plan
 from pbr_jax.exporting.export import export
 from pbr_jax.methods.retrieve import BM25, Adapted, Fused, Luf, luf_state
@@ -284,27 +284,6 @@ def test_own_documents_have_labels_where_texts_may_be_shared_and_nobody_elses(
     store = Plan(options).store.value
     for example, line in zip(store.examples(), observed(fresh_cache), strict=True):
         assert {document.user_id for document in store.documents(line["rows"])} == {example.user_id}
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["pbr", "cfrag"])
-def test_other_systems_take_it_by_one_line(name: str, tweets, tmp_path: Path, tiny_models):
-    told = {**tweets, "retrieve.method": "luf", "retrieve.moves": "map", "generate.method": "none"}
-    if name == "pbr":
-        told["collaboration"] = "signals"
-    options = load(CONFIGS / f"{name}.py").config
-    if name == "cfrag":
-        told |= {"select.model": tiny_models["encoder.model"], "user_encoder.training.epochs": 1,
-                 "feedback.limit": 4, "select.training.epochs": 1, "prompt.max_tokens": 900}  # fmt: skip
-    found = pbr_jax.run(override(options, told), tmp_path / "out")
-    assert found.values["learned"]["retrieve"]["label_positive"] == 1.0
-    (state,) = (tmp_path / "cache").glob("stream/*/states/00002/retrieve")
-    assert luf_state.read(state).questions == 8
-    if name == "pbr":
-        with pytest.raises(
-            UserError, match=r"expand\.method pbr brings the query's vector, so .* query_tower"
-        ):
-            Plan(override(options, {**told, "retrieve.moves": "query_tower"}))
 
 
 # -- bad input ---------------------------------------------------------------------------------------------
