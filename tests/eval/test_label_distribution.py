@@ -4,11 +4,10 @@ import json
 
 import numpy as np
 import pytest
-from test_report import TARGETS, N, answers
+from test_report import TARGETS, N, answers, change
 
 from pbr_jax.eval.evaluate import evaluate, label_distribution, one_answer_note
 from pbr_jax.eval.report import report
-from pbr_jax.eval.run_files import sealed
 from pbr_jax.eval.significance import paired_difference
 from pbr_jax.tasks import released
 
@@ -34,9 +33,7 @@ def test_one_answer_to_everything_is_no_signal():
 def test_a_report_shows_the_shares_of_every_row(tmp_path, write, tables):
     runs = [write(tmp_path / name, name, answers(seed, 0.6)) for seed, name in enumerate(("a", "b", "c"))]
     for run, shares in zip(runs[:2], ({"1": 0.05, "5": 0.95}, {"1": 0.25, "other": 0.75})):
-        values = json.loads((run / "results.json").read_text())
-        values |= {"answers": shares, "notes": one_answer_note(shares, N)}
-        (run / "results.json").write_text(json.dumps(sealed(run, values)))
+        change(run, answers=shares, notes=one_answer_note(shares, N))
     text = report(runs)
     found = next(table for table in tables(text) if table[0][-1] == "other")
     assert found == [
@@ -48,7 +45,7 @@ def test_a_report_shows_the_shares_of_every_row(tmp_path, write, tables):
     assert text.count("there is no signal in such a run") == 1
 
 
-def test_expected_ratings_have_metrics_intervals_and_paired_differences(tmp_path, write, reseal, tables):
+def test_expected_ratings_have_metrics_intervals_and_paired_differences(tmp_path, write, tables):
     ids, users = [f"q{i}" for i in range(N)], [f"u{i // 2}" for i in range(N)]
     expected = [[2.5 + i % 3 / 2 for i in range(N)], [3.0 + i % 4 / 4 for i in range(N)]]
     errors = [[abs(value - float(target)) for value, target in zip(column, TARGETS)] for column in expected]
@@ -67,15 +64,11 @@ def test_expected_ratings_have_metrics_intervals_and_paired_differences(tmp_path
         assert low < found.metrics["expected_rmse"] < high
         assert [example["expected_mae"] for example in found.per_example] == pytest.approx(error)
         runs.append(write(tmp_path / name, name, answers(0, 0.5)))
-        values = json.loads((runs[-1] / "results.json").read_text())
-        (runs[-1] / "results.json").write_text(
-            json.dumps(sealed(runs[-1], {**values, "metrics": found.metrics}))
-        )
         lines = [json.loads(line) for line in (runs[-1] / "predictions.jsonl").read_text().splitlines()]
         rows = zip(lines, found.per_example, column, strict=True)
         told = ({**line, "metrics": own, "expected": value} for line, own, value in rows)
         (runs[-1] / "predictions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in told))
-        reseal(runs[-1])
+        change(runs[-1], metrics=found.metrics)
     header, row = next(t for t in tables(report(runs)) if t[0][1].startswith("Δ mae"))
     squares = [np.square(error)[:, None] for error in errors]
     wanted = paired_difference(

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from test_report import change
 
 from pbr_jax.config import load, override
 from pbr_jax.eval import plots
 from pbr_jax.eval.report import report
-from pbr_jax.eval.run_files import sealed
 from pbr_jax.eval.tables import best_shares
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -21,13 +21,6 @@ def test_the_own_order_shares_where_others_are_as_good():
     assert best_shares(values, lower=False)[:4] == pytest.approx([1, 0, 1 / 2, 1 / 3])
     assert best_shares(values, lower=True)[:4] == pytest.approx([0, 1, 0, 1 / 3])
     assert np.isnan(best_shares(values, lower=False)[4])
-
-
-def change(folder: Path, name: str, **fields: Any) -> None:
-    file = folder / name
-    file.write_text(json.dumps({**json.loads(file.read_text()), **fields}))
-    results = folder / "results.json"
-    results.write_text(json.dumps(sealed(folder, json.loads(results.read_text()))))
 
 
 @pytest.fixture
@@ -50,11 +43,7 @@ def cells_of(told: str, caption: str) -> list[str]:
 
 
 def test_the_report_says_how_often_the_own_order_is_the_best(study: list[Path]):
-    told = report(study)
-    line = next(
-        line for line in told.split("In how many questions a method")[1].splitlines() if "dense" in line
-    )
-    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    cells = cells_of(report(study), "In how many questions a method")
     assert cells[:4] == ["dense", "6", "16.7%", "24"]
     assert cells[4].startswith(f"{(12 + 12 / 6) / 24:.1%}")
 
@@ -92,7 +81,6 @@ def test_numbers_of_records_are_a_line_for_each_system(write, tmp_path: Path, mo
 def test_the_report_says_what_choosing_and_answering_cost(study: list[Path]):
     change(
         study[0],
-        "results.json",
         counts={
             "examples": 20, "select_calls": 40, "select_prompt_tokens": 20_000, "select_answer_tokens": 100,
             "select_orders": 40, "select_orders_missing": 10, "select_orders_unreadable": 4,
@@ -101,16 +89,7 @@ def test_the_report_says_what_choosing_and_answering_cost(study: list[Path]):
         seconds={"rank": 11.0, "select_llm": 10.0, "generate": 5.0, "generate_llm": 4.0},
     )  # fmt: skip
     told = report(study[:1])
-    line = next(
-        x for x in told.split("for choosing documents and for answering")[1].splitlines() if "dense" in x
-    )
-    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    cells = cells_of(told, "for choosing documents and for answering")
     assert cells[1:] == ["2", "1,000", "5", "0.5", "1", "200", "10", "0.2", "1.25"]
-    line = next(x for x in told.split("Orders that a language model wrote")[1].splitlines() if "dense" in x)
-    assert [cell.strip() for cell in line.strip("|").split("|")][1:] == [
-        "40",
-        "10.0%",
-        "25.0%",
-        "0.0%",
-        "0.0%",
-    ]
+    shares = cells_of(told, "Orders that a language model wrote")[1:]
+    assert shares == ["40", "10.0%", "25.0%", "0.0%", "0.0%"]

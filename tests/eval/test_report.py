@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +24,14 @@ TARGETS = [str(1 + i % 5) for i in range(N)]
 def answers(seed: int, right: float) -> list[str]:
     key = np.random.default_rng(seed)
     return [target if key.random() < right else str(key.integers(1, 6)) for target in TARGETS]
+
+
+def change(folder: Path, name: str = "results.json", **fields: Any) -> Path:
+    """Overwrites fields in a file of a finished run, and seals the folder anew."""
+    file, results = folder / name, folder / "results.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **fields}))
+    results.write_text(json.dumps(sealed(folder, json.loads(results.read_text()))))
+    return folder
 
 
 @pytest.fixture
@@ -113,18 +122,13 @@ def test_one_run_is_neither_best_nor_different(runs, tables):
 
 
 def test_withheld_labels_are_said(tmp_path, write):
-    path = write(tmp_path / "r", "dense", answers(1, 1.0))
-    found = json.loads((path / "results.json").read_text()) | {"metrics": {}, "intervals": {}, "n": 0}
-    (path / "results.json").write_text(json.dumps(sealed(path, found)))
+    path = change(write(tmp_path / "r", "dense", answers(1, 1.0)), metrics={}, intervals={}, n=0)
     assert "targets are withheld" in report([path], "html")
 
 
-def test_notes_are_sentences_and_names_of_options_stay_as_they_are(tmp_path, write, reseal):
-    path = write(tmp_path / "a", "dense", answers(1, 0.6))
-    results = json.loads((path / "results.json").read_text())
-    results["notes"] = ["retrieve.method luf learns.", "two folds were answered", "none."]
-    (path / "results.json").write_text(json.dumps(results))
-    reseal(path)
+def test_notes_are_sentences_and_names_of_options_stay_as_they_are(tmp_path, write):
+    notes = ["retrieve.method luf learns.", "two folds were answered", "none."]
+    path = change(write(tmp_path / "a", "dense", answers(1, 0.6)), notes=notes)
     lines = report([path], "md").splitlines()
     for sentence in ("retrieve.method luf learns.", "Two folds were answered.", "None."):
         assert sentence in lines
@@ -168,19 +172,12 @@ def test_where_a_model_chose_the_metric_is_drawn_over_throughput(tmp_path, write
     runs = [*runs, write(tmp_path / "d", "dense", answers(3, 0.8), k=8, seed=1)]
     told = [{"rank": 0.5}, {"rank": 20.0, "select_llm": 19.0}, {"rank": 4.0}, {}]
     for path, seconds in zip(runs, told):
-        found = json.loads((path / "results.json").read_text())
-        counts = {"examples": 30} if path == runs[2] else {}
-        (path / "results.json").write_text(
-            json.dumps(sealed(path, found | {"seconds": seconds, "counts": counts}))
-        )
+        change(path, seconds=seconds, counts={"examples": 30} if path == runs[2] else {})
     assert report(runs, "html").count('class="light"') == 2
     assert [point.x for point in seen] == [24 / 0.5, 24 / 20.0, 30 / 4.0]
     seen.clear()
-    for path, decoding in zip(runs, (8.0, 1.0, None)):
-        found = json.loads((path / "results.json").read_text())
-        told = {} if decoding is None else {"generate": decoding, "generate_llm": decoding}
-        found["seconds"] |= told
-        (path / "results.json").write_text(json.dumps(sealed(path, found)))
+    for path, seconds, decoding in zip(runs, told, (8.0, 1.0)):
+        change(path, seconds={**seconds, "generate": decoding, "generate_llm": decoding})
     assert report(runs, "html").count('class="light"') == 2
     assert [point.x for point in seen] == [24 / 8.5, 24 / 21.0]
 
@@ -211,12 +208,11 @@ def test_bad_requests_are_user_errors(runs, tmp_path):
 def test_what_expansions_cost_is_a_table_of_its_own(tmp_path, runs, write, tables):
     assert "What expanding" not in report(runs)
     for seed in (1, 2):
+        counts = {"examples": 20, "expand_answers": 40, "expand_parse_failures": 5 * seed,
+                  "expand_prompt_tokens": 24_680, "expand_answer_tokens": 110}  # fmt: skip
+        seconds = {"rank": 8.0, "expand_llm": 6.0 * seed, "expand_anchor": 0.1}
         folder = write(tmp_path / f"e{seed}", "pbr", answers(4, 0.5), seed=seed)
-        results = json.loads((folder / "results.json").read_text())
-        results["counts"] = {"examples": 20, "expand_answers": 40, "expand_parse_failures": 5 * seed,
-                             "expand_prompt_tokens": 24_680, "expand_answer_tokens": 110}  # fmt: skip
-        results["seconds"] = {"rank": 8.0, "expand_llm": 6.0 * seed, "expand_anchor": 0.1}
-        (folder / "results.json").write_text(json.dumps(sealed(folder, results)))
+        change(folder, counts=counts, seconds=seconds)
     costs = tables(report([*runs, tmp_path / "e1", tmp_path / "e2"]))[2]
     assert costs[1:] == [["pbr", "18.8%", "2", "1,234", "5.5", "0.4", "0.45", "0", "0.005", "0"]]
 
@@ -225,34 +221,22 @@ def test_what_prompts_held_is_a_table(tmp_path, runs, write, tables):
     assert "What stood in the prompt" not in report(runs)
     for seed, tokens in ((1, 9_000), (2, 1_000)):
         folder = write(tmp_path / f"p{seed}", "bm25", answers(4, 0.5), seed=seed)
-        results = json.loads((folder / "results.json").read_text())
-        results["counts"] = {"examples": 20, "shown_tokens": tokens, "shown_documents": 30}
-        results["seconds"] = {"rank": 0.4}
-        (folder / "results.json").write_text(json.dumps(sealed(folder, results)))
+        counts = {"examples": 20, "shown_tokens": tokens, "shown_documents": 30}
+        change(folder, counts=counts, seconds={"rank": 0.4})
     held = tables(report([*runs, tmp_path / "p1", tmp_path / "p2"]))[2]
     assert held[1:] == [["bm25", "1.5", "250", "20"]]
-    del results["counts"]["shown_documents"]  # as in a run that shows none
-    (folder / "results.json").write_text(json.dumps(sealed(folder, results)))
+    change(folder, counts={"examples": 20, "shown_tokens": tokens})  # as in a run that shows none
     assert tables(report([*runs, folder]))[2][1:] == [["bm25", "0", "50", "20"]]
 
 
 def test_answers_that_could_not_be_read_are_told_with_their_share(tmp_path: Path, write):
     for seed, unread in ((1, 3), (2, 6)):
         folder = write(tmp_path / f"r{seed}", "dense", answers(seed, 0.5), seed=seed)
-        results = json.loads((folder / "results.json").read_text())
-        results["counts"] = {"examples": N, "unscored": 4, "unreadable_answers": unread}
-        (folder / "results.json").write_text(json.dumps(sealed(folder, results)))
+        change(folder, counts={"examples": N, "unscored": 4, "unreadable_answers": unread})
     text = report([tmp_path / "r1", tmp_path / "r2"])
     assert "dense: 9 of 40 answers (22.5%) name no label or number, hold no state, or have no text" in text
-    results["counts"]["unreadable_answers"] = 0
-    (folder / "results.json").write_text(json.dumps(sealed(folder, results)))
+    change(folder, counts={"examples": N, "unscored": 4, "unreadable_answers": 0})
     assert "name no label" not in report([folder])
-
-
-def expanded(folder: Path, counts: dict[str, int]) -> Path:
-    results = json.loads((folder / "results.json").read_text())
-    (folder / "results.json").write_text(json.dumps(sealed(folder, {**results, "counts": counts})))
-    return folder
 
 
 def test_a_row_that_fell_back_in_more_than_a_fifth_of_its_questions_says_so(tmp_path: Path, write, tables):
@@ -260,7 +244,8 @@ def test_a_row_that_fell_back_in_more_than_a_fifth_of_its_questions_says_so(tmp_
         counts = {"examples": 20, "expand_answers": 40, "expand_parse_failures": fell + 1,
                   "expand_fallbacks": fell, "expand_failures_utterances": fell,
                   "expand_failures_reasoning": 1}  # fmt: skip
-        return expanded(write(tmp_path / f"{system}{seed}", system, answers(seed, 0.5), seed=seed), counts)
+        folder = write(tmp_path / f"{system}{seed}", system, answers(seed, 0.5), seed=seed)
+        return change(folder, counts=counts)
 
     none = write(tmp_path / "none", "none", answers(9, 0.5))
     text = report([none, run("pbr", 1, 4), run("pbr", 2, 5), run("mill", 1, 4)])  # 9 of 40, and 4 of 20
@@ -304,14 +289,13 @@ def streamed(path: Path, size: int) -> None:
     """Makes a run a stream of blocks of that size: what it recorded of each question, block by block."""
     lines = [json.loads(line) for line in (path / "predictions.jsonl").read_text().splitlines()]
     errors = [line["metrics"]["mae"] for line in lines]
-    results = json.loads((path / "results.json").read_text())
-    results["blocks"] = [
+    blocks = [
         {"block": start // size, "start": start, "end": min(start + size, N), "n": size,
          "metrics": {"mae": float(np.mean(errors[start : start + size]))},
          "running": {"mae": float(np.mean(errors[: start + size]))}}
         for start in range(0, N, size)
     ]  # fmt: skip
-    (path / "results.json").write_text(json.dumps(sealed(path, results)))
+    change(path, blocks=blocks)
 
 
 def test_streams_block_by_block_beside_each_other(runs, tables):
