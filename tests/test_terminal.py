@@ -14,7 +14,7 @@ import pytest
 from pbr_jax.base import compilation, terminal
 from pbr_jax.cli.main import main
 
-PACKAGE = Path(terminal.__file__).parent
+PACKAGE = Path(terminal.__file__).parents[1]
 HOSTILE = "\x1b[2Jred\x07\rover \x9b31m \u202etxt.exe\u2066 end\x00"
 
 
