@@ -175,7 +175,6 @@ def test_every_part_that_learns_from_others_says_so(tiny_models, write_tweets):
         ({"retrieve.method": "tuned"}, "retriever|user encoder"),
         ({"select.method": "tuned", "select.users": False}, "reranker"),
         ({"retrieve.method": "fused", "retrieve.how": "weighted"}, r"retrieve\.how weighted"),
-        ({"select.method": "recency_prior", "select.half_life": "learned"}, r"select\.half_life learned"),
     ):
         with pytest.raises(UserError, match=rf"({who}).* learns from other users' histories.*signals"):
             Plan(config("dense", tiny_models, root, **fields))

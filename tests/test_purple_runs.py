@@ -175,14 +175,7 @@ def test_what_cannot_work_is_refused_before_any_work(
     with pytest.raises(UserError, match=message):
         run(config(tiny_models, tweets, **fields), tmp_path / "out")
     made = {path.name for path in (tmp_path / "cache").glob("*") if path.is_dir()}
-    assert not made & {
-        "embed",
-        "vectors",
-        "rank",
-        "feedback",
-        "user_encoder",
-        "purple",
-    }
+    assert not made & {"embed", "vectors", "rank", "feedback", "user_encoder", "purple"}
 
 
 @pytest.mark.parametrize(

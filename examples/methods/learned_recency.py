@@ -65,12 +65,12 @@ class LearnedRecency(Behind):
 
 
 def features(store, example, ranking):
-    """The inputs of `scores` for a question's candidates. Undated documents count as infinitely old."""
+    """The inputs of `scores` for a question's candidates. Undated documents count as very old."""
     days = ages(store, example, ranking)
     relevance = standardised([candidate.score for candidate in ranking])
     return {
         "relevance": relevance.astype(np.float32),
-        "days": np.nan_to_num(days, nan=np.inf).astype(np.float32),
+        "days": np.nan_to_num(days, nan=1e6).astype(np.float32),
     }
 
 

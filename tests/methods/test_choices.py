@@ -334,7 +334,7 @@ def test_a_task_of_ones_own_may_offer_options(config, tmp_path: Path) -> None:
 
 
 def test_feedback_on_options_is_by_likelihood(config, tmp_path: Path) -> None:
-    learned = {"collaboration": "signals", "select.method": "recency_prior", "select.half_life": "learned"}
+    learned = {"collaboration": "signals", "retrieve.method": "tuned", "retrieve.alpha": 0.0}
     config()
     (tmp_path / "train.jsonl").write_text((tmp_path / "dev.jsonl").read_text())
     with pytest.raises(UserError, match="metric to likelihood"):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import pbr_jax
 from pbr_jax.base.types import Candidate, Document, Example, UserError
-from pbr_jax.config import Config, load, override
+from pbr_jax.config import Config, override
 from pbr_jax.experiment.plan import Plan
 from pbr_jax.llm import Score
 from pbr_jax.llm.engine.jax_backend import JaxLLM
@@ -253,30 +253,3 @@ def test_a_run_counts_what_was_judged(tiny_models, write_tweets: Callable, tmp_p
         assert sum(scores) <= 1
         right = [id for id, score in zip(ids, scores) if score]
         assert ids == right + [id for id in newest if id not in right]
-
-
-@pytest.mark.long
-@pytest.mark.data
-def test_tokens_on_xquad_among_news(real_data: Path, weights: None, tmp_path: Path):
-    """German questions, English paragraphs, 2,000 news articles beside them; the data's paragraphs judge."""
-    news: dict[str, str] = {}
-    for split in ("train", "dev"):
-        for question in json.loads((real_data / "LaMP_4_huffpost" / f"{split}_questions.json").read_text()):
-            news |= {document["text"]: document["title"] for document in question["profile"]}
-    file = tmp_path / "news.jsonl"
-    records = ({"id": f"n{i}", "title": t, "text": x} for i, (x, t) in enumerate(list(news.items())[:2000]))
-    file.write_text("".join(json.dumps(record) + "\n" for record in records))
-    sweep = load(Path(__file__).parents[2] / "configs" / "ablations" / "luf_steps.py")
-    assert sweep.sweep is not None
-    told = {"benchmark.name": "xquad", "benchmark.root": str(real_data / "xquad"), "benchmark.split": "de",
-            "benchmark.passages": "en", "benchmark.distractors": str(file), "limit": 150,
-            "eval.resamples": 20}  # fmt: skip
-    tokens, first = {}, {}
-    for row in sweep.sweep():
-        found = pbr_jax.run(override(sweep.config, {**told, **row}), tmp_path / str(row["system"])).values
-        tokens[row["system"]] = sum(found["counts"][f"select_{part}_tokens"] for part in ("prompt", "answer"))
-        lines = (tmp_path / str(row["system"]) / "predictions.jsonl").read_text().splitlines()
-        first[row["system"]] = [json.loads(line)["documents"][0]["id"] for line in lines]
-    assert tokens["multi-level"] <= 0.70 * tokens["every 20"]
-    assert tokens["multi-level"] <= 0.95 * tokens["single"]
-    assert all(own == first["single"] for own in first.values())
