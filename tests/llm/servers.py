@@ -1,20 +1,16 @@
 """Servers on this machine that speak OpenAI's protocol: a made-up one with faults, and a real model.
 
-`Server(fake_answer, script)` answers by a formula and makes mistakes by a script. `serve_llm(llm, path)`
-puts a language model of this process behind the same protocol, in all three dialects of log-probabilities;
-`python tests/llm/servers.py --model SmolLM2-135M-Instruct` serves one until it is interrupted.
+`Server(fake_answer, script)` answers by a formula and makes mistakes by a script. `serve_llm(llm)` puts a
+language model of this process behind the same protocol, in all three dialects of log-probabilities.
 """
 
-import argparse
 import contextlib
 import itertools
 import json
-import queue
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -182,149 +178,39 @@ def in_dialect(
 # -- A real model --------------------------------------------------------------------------------
 
 
-class Batcher:
-    """Collects requests for a moment and answers them together."""
-
-    def __init__(self, compute: Callable[[Any, Sequence[Any]], Sequence[Any]], moment: float):
-        """`compute(kind, items)` answers items of one kind; `moment` is in seconds."""
-        self._compute = compute
-        self._moment = moment
-        self._queue: queue.Queue[tuple[Any, Any, Future[Any]] | None] = queue.Queue()
-        self._thread = threading.Thread(target=self._work)
-        self._thread.start()
-        self.batches: list[int] = []  # how many were answered together
-
-    def ask(self, kind: Any, item: Any) -> Any:
-        future: Future[Any] = Future()
-        self._queue.put((kind, item, future))
-        return future.result()
-
-    def close(self) -> None:
-        self._queue.put(None)
-        self._thread.join()
-
-    def _work(self) -> None:
-        while (first := self._queue.get()) is not None:
-            gathered, end = [first], time.monotonic() + self._moment
-            with contextlib.suppress(queue.Empty):
-                while (entry := self._queue.get(timeout=max(0.0, end - time.monotonic()))) is not None:
-                    gathered.append(entry)
-                self._queue.put(None)  # closed meanwhile: after these
-            kinds: dict[Any, list[tuple[Any, Future[Any]]]] = {}
-            for kind, item, future in gathered:
-                kinds.setdefault(kind, []).append((item, future))
-            for kind, entries in kinds.items():
-                self._answer(kind, entries)
-
-    def _answer(self, kind: Any, entries: Sequence[tuple[Any, Future[Any]]]) -> None:
-        self.batches.append(len(entries))
-        try:
-            found = self._compute(kind, [item for item, _ in entries])
-        except Exception as error:
-            for _, future in entries:
-                future.set_exception(error)
-            return
-        for (_, future), value in zip(entries, found):
-            future.set_result(value)
-
-
-def log_probs_of(
-    path: Path, dtype: str = "float32"
-) -> Callable[[Sequence[Sequence[int]]], list[list[float]]]:
-    """A function from rows of ids to each token's log-probability, and at the end the best next token's.
-
-    The first value of a row means nothing. Weights are read at the first call.
-    """
-    import functools
-
-    import jax
-    import jax.numpy as jnp
-
-    from pbr_jax.models import causal_lm
-
-    @functools.cache
-    def model() -> Any:
-        return causal_lm.load(path, jnp.dtype(dtype))
-
-    @functools.partial(jax.jit, static_argnames="apply")
-    def forward(params: Any, ids: Any, positions: Any, *, apply: Any) -> Any:
-        hidden = apply(params, ids, positions).hidden
-
-        def row(pair: Any) -> Any:
-            logits = jax.nn.log_softmax(causal_lm.logits(params, pair[0]), axis=-1)
-            chosen = jnp.take_along_axis(logits[:-1], pair[1][1:, None], axis=1)[:, 0]
-            return chosen, logits.max(axis=-1)
-
-        return jax.lax.map(row, (hidden, ids))
-
-    def compute(rows: Sequence[Sequence[int]]) -> list[list[float]]:
-        found = []
-        for start in range(0, len(rows), 8):
-            some = rows[start : start + 8]
-            width = -(-max(map(len, some)) // 64) * 64
-            ids, positions = np.zeros((8, width), np.int32), np.full((8, width), -1, np.int32)
-            for place, row in enumerate(some):
-                ids[place, : len(row)], positions[place, : len(row)] = row, np.arange(len(row))
-            chosen, best = forward(model()[1], ids, positions, apply=model()[0].apply)
-            for place, row in enumerate(some):
-                last = float(best[place, len(row) - 1])
-                found.append([0.0, *np.asarray(chosen)[place, : len(row) - 1].astype(float).tolist(), last])
-        return found
-
-    return compute
-
-
 @contextlib.contextmanager
-def serve_llm(
-    llm: Any, path: Path, *, dtype: str = "float32", moment: float = 0.02, port: int = 0
-) -> Iterator[Server]:
-    """A language model of this process, whose weights and tokenizer lie at `path`, behind the protocol.
-
-    Requests that come within a moment (seconds) are answered together.
-    """
+def serve_llm(llm: Any) -> Iterator[Server]:
+    """A decoder-only language model of this process behind the protocol; it answers one request at a time."""
     from pbr_jax.base.types import UserError
     from pbr_jax.llm import Sampling
+    from pbr_jax.llm.engine import scoring
 
-    score = log_probs_of(path, dtype)
-
-    def compute(kind: Any, items: Sequence[Any]) -> Sequence[Any]:
-        if kind == "score":
-            return score([json.loads(item) for item in items])
-        options = dict(kind)
-        unique = list(dict.fromkeys(items))  # equal requests have equal answers
-        texts = llm.generate([json.loads(item) for item in unique], Sampling(**options))
-        by_item = dict(zip(unique, texts))
-        return [by_item[item] for item in items]
-
-    batcher = Batcher(compute, moment)
-
-    def answer(at: str, request: Json) -> tuple[int, Json]:
-        try:
-            return 200, reply(at, request)
-        except Exception as error:  # a UserError is the request's fault, all else the server's
-            status = 400 if isinstance(error, UserError) else 500
-            return status, {"error": {"message": f"{type(error).__name__}: {error}"}}
+    alone = threading.Lock()
 
     def reply(at: str, request: Json) -> Json:
         ids = request.get("input_ids") or request.get("prompt")
         if isinstance(ids, list):
-            *values, last = batcher.ask("score", json.dumps(ids))
-            return in_dialect(at, request, values, {}, last)
+            [row] = scoring.log_probabilities(llm._engine, [((ids[0],), tuple(ids[1:]))])
+            return in_dialect(at, request, [0.0, *row.tolist()], {}, -1.0)
         options = {name: request[name] for name in ("temperature", "top_p", "seed") if name in request}
         options["max_new_tokens"] = request["max_tokens"]
         if request.get("use_beam_search"):
             options["num_beams"] = request["n"]
-        kind = tuple(sorted(options.items()))
+        [text] = llm.generate([request.get("messages") or request["prompt"]], Sampling(**options))
         if at.endswith("/chat/completions"):
-            text = batcher.ask(kind, json.dumps(request["messages"]))
             return {"choices": [{"message": {"role": "assistant", "content": text}}]}
-        return {"choices": [{"text": batcher.ask(kind, json.dumps(request["prompt"]))}]}
+        return {"choices": [{"text": text}]}
 
-    try:
-        with Server(answer, port=port) as server:
-            yield server
-    finally:
-        batcher.close()
+    def answer(at: str, request: Json) -> tuple[int, Json]:
+        try:
+            with alone:
+                return 200, reply(at, request)
+        except Exception as error:  # a UserError is the request's fault, all else the server's
+            status = 400 if isinstance(error, UserError) else 500
+            return status, {"error": {"message": f"{type(error).__name__}: {error}"}}
+
+    with Server(answer) as server:
+        yield server
 
 
 # -- A tiny model --------------------------------------------------------------------------------
@@ -365,28 +251,3 @@ def write_tiny(path: Path, *, seed: int = 3, context: int = 96) -> None:
     norms += [f"model.layers.{i}.post_attention_layernorm" for i in range(2)]
     tensors |= {f"{name}.weight": np.ones(32, np.float32) for name in norms}
     save_file(tensors, str(path / "model.safetensors"))
-
-
-def main() -> None:
-    """Serves a model until it is interrupted."""
-    from pbr_jax.llm.engine.jax_backend import JaxLLM
-    from pbr_jax.models import pretrained
-
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--model", default="SmolLM2-135M-Instruct")
-    parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--dtype", default="float32")
-    arguments = parser.parse_args()
-    path = pretrained.locate(arguments.model)
-    llm = JaxLLM(path, dtype=arguments.dtype, batch_size=arguments.batch_size)
-    with (
-        serve_llm(llm, path, dtype=arguments.dtype, port=arguments.port) as server,
-        contextlib.suppress(KeyboardInterrupt),
-    ):
-        print(server.url, flush=True)
-        threading.Event().wait()
-
-
-if __name__ == "__main__":
-    main()

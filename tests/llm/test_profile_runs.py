@@ -56,7 +56,7 @@ def test_a_server_passages_and_folds_go_together(place: dict[str, Any], tmp_path
     """What a model behind a server writes and answers is what it does in this process."""
     path = Path(place["llm.model"])
     near = pbr_jax.run(override(Config(), place), tmp_path / "near").values
-    with serve_llm(JaxLLM(path), path) as server:
+    with serve_llm(JaxLLM(path)) as server:
         far_away = {"llm.backend": "http", "llm.url": server.url, "llm.tokenizer": str(path),
                     "llm.log_probs": "vllm", "llm.model": "m"}  # fmt: skip
         far = pbr_jax.run(override(Config(), {**place, **far_away}), tmp_path / "far").values

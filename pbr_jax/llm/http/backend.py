@@ -35,6 +35,8 @@ from pbr_jax.llm.tokens.control_tokens import escape_control_tokens
 from pbr_jax.models import pretrained
 
 Value = TypeVar("Value")
+_Post = Callable[[str, Callable[[], dict[str, Any]]], dict[str, Any]]
+"""(address, what makes the request) -> the server's answer"""
 
 _VERSION = 5  # of what is asked; raise it when the same server would be asked for other texts
 _BYTES_PER_TOKEN = 4  # of English text, about: the estimate where no tokenizer is given
@@ -132,9 +134,9 @@ class HTTPLLM:
             options["stop"] = list(o.stop)
         numbers = occurrences(prompts) if o.temperature else [0] * len(prompts)
 
-        def ask(place: int, spent: Counter[str], stop: threading.Event) -> str:
+        def ask(place: int, post: _Post) -> str:
             seed = {"seed": o.seed + numbers[place]} if o.temperature else {}
-            return self._complete(prompts[place], o, options | seed, stop, spent)
+            return self._complete(prompts[place], o, options | seed, post)
 
         lengths = ((self.num_tokens(prompt), o.max_new_tokens) for prompt in prompts)
         late = self._too_long(lengths, "generate.max_new_tokens")
@@ -159,17 +161,15 @@ class HTTPLLM:
                 raise UserError(f"prompt {index} is empty; a model needs at least one token to continue")
             pairs.append((tuple(first + codec.encode_target(target)), len(first)))
 
-        def ask(place: int, spent: Counter[str], stop: threading.Event) -> Score:
-            return self._sum(dialect, *pairs[place], stop, spent)
-
         lengths = ((first, len(ids) - first) for ids, first in pairs)
-        return self._each(pairs, self._too_long(lengths, "the target's length"), ask, progress)
+        late = self._too_long(lengths, "the target's length")
+        return self._each(pairs, late, lambda i, post: self._sum(dialect, *pairs[i], post), progress)
 
     def _each(
         self,
         requests: Sequence[Any],
         errors: Mapping[int, TooLong],
-        ask: Callable[[int, Counter[str], threading.Event], Value],
+        ask: Callable[[int, _Post], Value],
         progress: Progress,
     ) -> list[Value]:
         """The answer to every request; equal ones are sent once, by `ask` of the first one's place. Raises
@@ -192,43 +192,32 @@ class HTTPLLM:
             if on_batch is not None:
                 on_batch(places, [answer] * len(places))
 
+        def job(first: int, stop: threading.Event) -> Value:
+            return ask(first, functools.partial(self._ask, spent, stop))
+
         try:
-            self._client.run([functools.partial(ask, first, spent) for first, _ in wanted], finish)
+            self._client.run([functools.partial(job, first) for first, _ in wanted], finish)
         finally:  # what cannot be used was paid for too
             usage.count(spent)
         if unanswered := [errors[index] for index in errors if index not in answers]:
             raise unanswered[0]
         return [answers[index] for index in range(len(requests))]
 
-    def _complete(
-        self,
-        prompt: Prompt,
-        sampling: Sampling,
-        options: dict[str, Any],
-        stop: threading.Event,
-        spent: Counter[str],
-    ) -> str:
+    def _complete(self, prompt: Prompt, sampling: Sampling, options: dict[str, Any], post: _Post) -> str:
         """The answer, cut before a stop string here too: not every server knows them."""
         is_text = isinstance(prompt, str)
         address = self._url + ("/completions" if is_text else "/chat/completions")
         text = escape_control_tokens(prompt, self._codec)
         given = {"model": self._name, **self._lora, ("prompt" if is_text else "messages"): text}
         limit = sampling.max_new_tokens
-        answer = self._ask(address, lambda: self._manner.asking(given, options, limit), stop, spent)
+        answer = post(address, lambda: self._manner.asking(given, options, limit))
         text = text_of(
             answer, address, is_text=is_text, limit=limit, beams=options.get("n", 1),
             count=self._codec.count if self._codec else None, may_be_empty=bool(sampling.stop),
         )  # fmt: skip
         return cut(text, sampling.stop)
 
-    def _sum(
-        self,
-        dialect: Dialect,
-        ids: tuple[int, ...],
-        first: int,
-        stop: threading.Event,
-        spent: Counter[str],
-    ) -> Score:
+    def _sum(self, dialect: Dialect, ids: tuple[int, ...], first: int, post: _Post) -> Score:
         if first == len(ids):
             return Score(0.0, 0)
         root = self._url.removesuffix("/v1") if dialect.beside_v1 else self._url
@@ -238,7 +227,7 @@ class HTTPLLM:
             body = dialect.body(self._name, ids, first, self._manner.neutral)
             return self._manner.whole({**body, **self._lora})
 
-        log_probs = dialect.read(self._ask(address, body, stop, spent), ids, first, address)
+        log_probs = dialect.read(post(address, body), ids, first, address)
         if wrong := [value for value in log_probs if not _is_log_prob(value)]:
             raise UserError(
                 f"{address}: a token's log-probability is {wrong[0]!r:.40}, want a number up to 0; {ADVICE}"
@@ -246,11 +235,7 @@ class HTTPLLM:
         return Score(math.fsum(log_probs), len(log_probs))
 
     def _ask(
-        self,
-        address: str,
-        make: Callable[[], dict[str, Any]],
-        stop: threading.Event,
-        spent: Counter[str],
+        self, spent: Counter[str], stop: threading.Event, address: str, make: Callable[[], dict[str, Any]]
     ) -> dict[str, Any]:
         """The answer to what `make` makes; asked otherwise where a refusal says how, which is remembered."""
         while True:

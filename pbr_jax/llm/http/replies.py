@@ -80,33 +80,20 @@ def text_of(
             "the server keeps no limit: see its log, or raise generate.max_new_tokens"
         )
     blank = not text.strip()
+    lost = size == 0 if made is None else made > size + 1  # more than the text's and the one that ends it
     if cut:
-        _check_length("" if blank and thinks else text, size, made, limit, count, address)
-    elif blank and (thinks or instead or (not may_be_empty and _is_lost(size, made))):
+        whole = "" if blank and thinks else text
+        known = made if made is not None else 2 * count(whole) if count else size
+        if not whole or known < limit:
+            length = f"{size} bytes" if made is None else f"{made} tokens"
+            raise UserError(
+                f"{address}: an answer was cut off (finish_reason length) after {length}, and {limit} tokens "
+                "were asked for; turn the model's thinking off (llm.extra_body), lower prompt.max_tokens, or "
+                "serve it with a longer context"
+            )
+    elif blank and (thinks or instead or (not may_be_empty and lost)):
         raise UserError(f"{address}: {_without_text(instead, usage.completion)}")
     return text
-
-
-def _is_lost(size: int, made: int | None) -> bool:
-    """Whether a blank answer of so many bytes had more tokens than these and the one that ends it."""
-    return size == 0 if made is None else made > size + 1
-
-
-def _check_length(
-    text: str, size: int, made: int | None, limit: int, count: Callable[[str], int] | None, address: str
-) -> None:
-    """Raises UserError where an answer that was cut off is shorter than was asked for."""
-    if made is None:
-        enough = bool(text) and limit <= (2 * count(text) if count else size)
-    else:
-        enough = bool(text) and made >= limit
-    if not enough:
-        length = f"{size} bytes" if made is None else f"{made} tokens"
-        raise UserError(
-            f"{address}: an answer was cut off (finish_reason length) after {length}, and {limit} tokens "
-            "were asked for; turn the model's thinking off (llm.extra_body), lower prompt.max_tokens, or "
-            "serve it with a longer context"
-        )
 
 
 def _without_text(instead: str, made: int | None) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from pbr_jax.llm.engine import t5_backend
 from pbr_jax.llm.engine.beam_search import beam_search
-from pbr_jax.models import causal_lm, t5
+from pbr_jax.models import t5
 
 torch: Any = pytest.importorskip("torch")
 transformers: Any = pytest.importorskip("transformers")
@@ -117,67 +117,6 @@ def test_any_number_of_tokens_agrees(encoder_decoder, n):
     params = t5.load(save(reference, folder, 3) and folder)[1]
     found = search_t5(params, *prompts(3), model=model, num_beams=3, n=n)
     assert_equal(found, *reference_texts(reference, 3, 3, n))
-
-
-# -- Decoder only --------------------------------------------------------------------------------
-
-
-@functools.partial(jax.jit, static_argnames=("apply", "num_beams"))
-def search_causal(params, ids, mask, *, apply, num_beams):
-    """An adapter: the state is the past with N more slots, and each row's number of tokens."""
-    (rows, width), lengths = ids.shape, mask.sum(axis=1)
-
-    def step(params, state, tokens):
-        past, lengths, slot = state
-        output = apply(params, tokens[:, None], lengths[:, None], past)
-        keys = jax.lax.dynamic_update_slice_in_dim(past.keys, output.keys, slot, axis=3)
-        values = jax.lax.dynamic_update_slice_in_dim(past.values, output.values, slot, axis=3)
-        past = causal_lm.Past(keys, values, past.positions.at[:, slot].set(lengths))
-        return causal_lm.logits(params, output.hidden[:, 0]), (past, lengths + 1, slot + 1)
-
-    def reorder(state, index):
-        past, lengths, slot = state
-        past = causal_lm.Past(past.keys[:, index], past.values[:, index], past.positions[index])
-        return past, lengths[index], slot
-
-    positions = jnp.where(mask, jnp.arange(width)[None, :], -1)
-    output = apply(params, ids, positions)
-    room = ((0, 0), (0, 0), (0, 0), (0, N), (0, 0))
-    past = causal_lm.Past(
-        jnp.pad(output.keys, room),
-        jnp.pad(output.values, room),
-        jnp.pad(positions, ((0, 0), (0, N)), constant_values=-1),
-    )
-    first = causal_lm.logits(params, output.hidden[jnp.arange(rows), lengths - 1])
-    return beam_search(
-        params, (past, lengths, jnp.int32(width)), first, jnp.array(STOPS), step=step, reorder=reorder,
-        num_beams=num_beams, max_new_tokens=N,
-    )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def decoder_only(tmp_path_factory):
-    sizes = transformers.LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=96, tie_word_embeddings=False,
-    )  # fmt: skip
-    folder = tmp_path_factory.mktemp("llama")
-    reference = save(transformers.LlamaForCausalLM(sizes), folder, 0)
-    return reference, causal_lm.load(folder)[0], folder
-
-
-@pytest.mark.parametrize("num_beams", [2, 4])
-def test_a_decoder_only_model_finds_what_hugging_face_finds(decoder_only, num_beams):
-    reference, model, folder = decoder_only
-    lengths = set()
-    for seed in SEEDS:
-        params = causal_lm.load(save(reference, folder, seed) and folder)[1]
-        texts, scores = reference_texts(reference, seed, num_beams)
-        found = search_causal(params, *prompts(seed), apply=model.apply, num_beams=num_beams)
-        assert_equal(found, texts, scores)
-        lengths |= set(map(len, texts))
-    assert min(lengths) < 4
-    assert max(lengths) == N
 
 
 # -- Closed forms --------------------------------------------------------------------------------

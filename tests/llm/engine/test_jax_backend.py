@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType
 
 from pbr_jax import config as schema
 from pbr_jax import llm as llms
@@ -96,21 +95,6 @@ def test_beams_equal_hugging_face(tiny, num_beams):
 
 
 @pytest.mark.long
-def test_replicas_of_which_most_have_nothing_to_do(tiny):
-    one, grid = JaxLLM(tiny[0], batch_size=4), JaxLLM(tiny[0], batch_size=4, devices=2)
-    for prompts in ([], ["ab"], ["ab", "ab", "b"]):
-        for sampling in (Sampling(3), Sampling(3, num_beams=2), Sampling(3, temperature=1.0)):
-            assert grid.generate(prompts, sampling) == one.generate(prompts, sampling)
-        ours, theirs = (llm.score(prompts, prompts) for llm in (grid, one))
-        assert [s.tokens for s in ours] == [s.tokens for s in theirs]
-        assert np.allclose([s.total for s in ours], [s.total for s in theirs], atol=1e-5)
-    assert grid.generate(["ab", "b"], Sampling(3), done={0: "known"}) == [
-        "known",
-        *one.generate(["b"], Sampling(3)),
-    ]
-
-
-@pytest.mark.long
 def test_four_replicas_of_two_devices_give_what_one_device_gives(tiny, monkeypatch):
     """Texts, beams and scores; every replica does a part of them."""
     path, _ = tiny
@@ -153,30 +137,6 @@ def test_score_equals_cross_entropy(tiny):
         assert score.mean == pytest.approx(-float(loss) / len(second), abs=1e-4)
 
 
-def test_scores_of_one_and_two_byte_answers_sum_to_one(tiny):
-    """Probabilities of all single-token continuations: a closed form of the whole scoring path."""
-    llm = JaxLLM(tiny[0], batch_size=64)
-    vocabulary = [llm._codec.tokenizer.decode([i]) for i in range(2, 258)]
-    answers = [text for text in vocabulary if llm._codec.encode_target(text) and "�" not in text]
-    singles = [text for text in answers if len(llm._codec.encode_target(text)) == 1]
-    scores = llm.score(["the cat"] * len(singles), singles)
-    mass = sum(np.exp(score.total) for score in scores)
-    assert 0.05 < mass < 1
-
-
-@pytest.mark.long
-def test_batching_and_padding_do_not_change_results(tiny):
-    """Alone or among others, in any order: the same greedy texts, samples and scores."""
-    path, _ = tiny
-    one, many = JaxLLM(path, batch_size=1), JaxLLM(path, batch_size=8)
-    assert one.generate(PROMPTS, Sampling(5)) == many.generate(PROMPTS, Sampling(5))
-    options: dict[str, Any] = dict(max_new_tokens=5, temperature=0.8, top_p=0.9, seed=5)
-    assert one.generate(PROMPTS, Sampling(**options)) == many.generate(PROMPTS, Sampling(**options))
-    targets = ["cat hat mat"] * len(PROMPTS)
-    alone, together = one.score(PROMPTS, targets), many.score(PROMPTS, targets)
-    np.testing.assert_allclose([s.total for s in alone], [s.total for s in together], atol=1e-4)
-
-
 def test_sampling_is_seeded_by_prompt_and_occurrence(tiny):
     llm = JaxLLM(tiny[0], batch_size=8)
     options: dict[str, Any] = dict(max_new_tokens=12, temperature=1.0)
@@ -187,25 +147,6 @@ def test_sampling_is_seeded_by_prompt_and_occurrence(tiny):
     among = llm.generate(["mat", "the cat", "a", "the cat", "mat"], Sampling(**options, seed=1))
     assert [among[1], among[3]] == first[:2]
     assert among[0] != among[4]
-
-
-@pytest.mark.parametrize("temperature", [0.0, 0.7])
-@pytest.mark.long
-def test_a_resumed_call_gives_the_same_texts_and_computes_only_the_rest(tiny, temperature):
-    """Interrupted after any number of answers; and whatever other answers are known."""
-    llm = JaxLLM(tiny[0], batch_size=2)
-    options: dict[str, Any] = dict(max_new_tokens=6, temperature=temperature, seed=3)
-    found: list[tuple[int, str]] = []
-    whole = llm.generate(PROMPTS, Sampling(**options), on_batch=lambda i, t: found.extend(zip(i, t)))
-    assert sorted(index for index, _ in found) == list(range(len(PROMPTS)))
-    for finished in range(len(found) + 1):
-        done, seen = dict(found[:finished]), set()
-        again = llm.generate(PROMPTS, Sampling(**options), done=done, on_batch=lambda i, t: seen.update(i))  # noqa: B023
-        assert again == whole
-        assert seen >= set(range(len(PROMPTS))) - set(done)
-        # Equal prompts are one where nothing is sampled: finished with their twin.
-        assert {PROMPTS[index] for index in seen & set(done)} <= {PROMPTS[i] for i in seen - set(done)}
-    assert llm.generate(PROMPTS, Sampling(**options), done={3: "kept from before"})[3] == "kept from before"
 
 
 def test_an_interruption_leaves_what_was_finished(tiny):
@@ -389,23 +330,6 @@ def test_logits_that_are_not_numbers_are_an_error(tiny, tmp_path):
     ):
         with pytest.raises(UserError, match="logits are not numbers"):
             call()
-
-
-@pytest.mark.long
-def test_copies_of_a_model_share_the_work(tiny, monkeypatch):
-    """Two devices with the whole model each: what one of them gives."""
-    path, _ = tiny
-    wanted = JaxLLM(path, batch_size=4)
-    devices = jax.devices()[2:4]
-    meshes = [jax.make_mesh((1,), ("model",), devices=[d], axis_types=(AxisType.Auto,)) for d in devices]
-    monkeypatch.setattr(jax_backend, "replicas", lambda count: meshes)
-    llm = JaxLLM(path, batch_size=4)
-    assert [r.params["embedding"].devices() for r in llm._engines] == [{d} for d in devices]
-    assert llm.generate(PROMPTS, Sampling(9)) == wanted.generate(PROMPTS, Sampling(9))
-    prompts = [f"{prompt} {i}" for i in range(5) for prompt in PROMPTS]
-    targets = ["dog hat"] * len(prompts)
-    found = [score.total for score in llm.score(prompts, targets)]
-    np.testing.assert_allclose(found, [s.total for s in wanted.score(prompts, targets)], atol=1e-4)
 
 
 def test_keys_and_values_are_made_where_their_heads_are(tiny):

@@ -3,15 +3,12 @@
 import itertools
 from typing import Any
 
-import jax
 import pytest
-from jax.sharding import AxisType
 from test_jax_backend import PROMPTS, write_pair
 
-from pbr_jax.llm.engine import decoding, jax_backend
+from pbr_jax.llm.engine import decoding
 from pbr_jax.llm.engine.jax_backend import JaxLLM
 from pbr_jax.llm.protocol import Sampling
-from pbr_jax.models import pretrained
 
 NEW = 48
 MANY = [f"{prompt} {i}" for i in range(4) for prompt in PROMPTS]
@@ -79,49 +76,3 @@ def test_a_row_ends_with_its_answer_and_compiles_nothing_new(tiny, monkeypatch):
     assert found == [partitioned(text, stop) for text in whole]
     assert sum(made) < before / 2
     assert decoding.advance(llm._engine.apply, None, llm._engine.one_core)._cache_size() == programs
-
-
-def test_an_interrupted_call_goes_on_to_the_same_answers(tiny):
-    llm, kept = JaxLLM(tiny, batch_size=2), {}
-    stop = tuple(pieces(llm.generate(MANY, Sampling(NEW)), 1)[:2])
-
-    def interrupt(places: Any, texts: Any) -> None:
-        kept.update(zip(places, texts))
-        if len(kept) >= 4:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        llm.generate(MANY, Sampling(NEW, stop=stop), on_batch=interrupt)
-    whole = llm.generate(MANY, Sampling(NEW, stop=stop))
-    assert all(whole[place] == text for place, text in kept.items())
-    assert llm.generate(MANY, Sampling(NEW, stop=stop), done=kept) == whole
-
-
-@pytest.mark.long
-def test_on_eight_devices_answers_end_at_the_same_places(tiny, monkeypatch):
-    """Four copies, each of two devices that share the layers."""
-    prompts, one = [f"the cat {i}" for i in range(16)], JaxLLM(tiny, batch_size=4)
-    whole = one.generate(prompts, Sampling(NEW))
-    stop = tuple(pieces(whole, 2)[:3])
-    devices = jax.devices()
-    meshes = [
-        jax.make_mesh((2,), ("model",), devices=devices[i : i + 2], axis_types=(AxisType.Auto,))
-        for i in range(0, 8, 2)
-    ]
-    monkeypatch.setattr(jax_backend, "replicas", lambda count: meshes)
-    copies = JaxLLM(tiny, batch_size=4)
-    assert len(copies._engines) == 4
-    found = copies.generate(prompts, Sampling(NEW, stop=stop))
-    assert found == [partitioned(text, stop) for text in whole] != whole
-
-
-@pytest.mark.long
-def test_a_stop_string_may_begin_and_end_within_tokens_of_many_characters(weights):
-    llm = JaxLLM(pretrained.locate("SmolLM2-135M-Instruct"), batch_size=4)
-    asked = ["Name three colours.", "Why is the sky blue?", "Écris une phrase en français, avec des accents."]
-    prompts: Any = [[{"role": "user", "content": text}] for text in asked]
-    whole = llm.generate(prompts, Sampling(40))
-    for length in (1, 3, 9):
-        stop = tuple(text[len(text) // 2 :][:length] for text in whole)
-        found = llm.generate(prompts, Sampling(40, stop=stop))
-        assert found == [partitioned(text, stop) for text in whole] != whole

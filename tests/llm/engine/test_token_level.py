@@ -12,7 +12,7 @@ from pbr_jax import llm as llms
 from pbr_jax.base.types import UserError
 from pbr_jax.llm.cache import Cached
 from pbr_jax.llm.engine.jax_backend import JaxLLM
-from pbr_jax.llm.protocol import Mixture, Sampling, TokenLevel, TooLong, Watch
+from pbr_jax.llm.protocol import Mixture, Sampling, TooLong, Watch
 from pbr_jax.options import LLM
 
 torch: Any = pytest.importorskip("torch")
@@ -72,18 +72,6 @@ def test_a_mixture_decodes_what_the_mixed_distributions_say(tiny, batch_size: in
     assert llm.text(found[3]) == llm.generate([PROMPTS[1]], Sampling(12))[0]
     assert llm.text(found[4]) == llm.generate([PROMPTS[0]], Sampling(12))[0]
     assert found[0] not in ([*map(list, (found[3], found[4]))])  # a mixture, not one of its parts
-
-
-@pytest.mark.long
-def test_an_answer_that_has_begun_goes_on_as_if_it_had_not_stopped(tiny):
-    llm = JaxLLM(tiny[0], batch_size=4)
-    for prompts, weights in ((PROMPTS[:3], (0.5, 0.3, 0.2)), (PROMPTS[2:3], (1.0,))):
-        (whole,) = llm.extend([Mixture(prompts, weights)], Sampling(10))
-        begun: tuple[int, ...] = ()
-        while len(begun) < 10 and not llm.ended(begun):
-            (more,) = llm.extend([Mixture(prompts, weights, begun)], Sampling(min(3, 10 - len(begun))))
-            begun += tuple(more)
-        assert list(begun) == whole
 
 
 def test_samples_of_a_mixture_follow_its_distribution(tiny):
@@ -158,14 +146,6 @@ def test_answers_are_kept_and_found_again_nothing_is_asked_twice(tiny, file, mon
         again.extend([asked[0]], Sampling(6))
     with pytest.raises(UserError, match="1 of 1 answers are not in"):
         again.extend([asked[0]], Sampling(5, temperature=1.0))
-
-
-def test_attention_is_kept_too(tmp_path: Path, file):
-    servers.write_tiny(tmp_path)
-    asked = [Watch(said("one two three"), ((0, 3), (4, 7)), (8, 13))]
-    found = Cached(JaxLLM(tmp_path), file).attention(asked)
-    assert Cached(JaxLLM(tmp_path), file, offline=True).attention(asked) == found
-    assert isinstance(Cached(JaxLLM(tmp_path), file), TokenLevel)
 
 
 def test_a_prompt_too_long_is_told_of_when_others_are_answered(tiny):

@@ -32,6 +32,8 @@ PLACES = {
     "beside an answer": lambda text: Fault(edit=lambda _: {"choices": [{"text": "a"}], "debug": [{text: 1}]}),
     "no choices": lambda text: Fault(edit=lambda _: {"error": {"message": text}}),
     "a refusal": lambda text: Fault(400, body=json.dumps({"error": {"message": text}}).encode()),
+    "a redirect": lambda text: Fault(301, headers={"Location": f"http://x/?key={KEY}"}),
+    "a long refusal": lambda text: Fault(400, body=(" " * 290 + text).encode()),
     "a fault": lambda text: Fault(500, body=text.encode()),
     "a spent quota": lambda text: Fault(429, body=f"insufficient_quota {text}".encode()),
     "no JSON": lambda text: Fault(body=text.encode()),

@@ -65,7 +65,7 @@ def test_a_model_behind_a_server_ends_where_it_does_in_this_process(tiny):
     llm, prompts = JaxLLM(tiny, batch_size=4), ["the cat", "a", "on the mat"]
     whole = llm.generate(prompts, Sampling(12))
     stop = (whole[0][5:7], whole[2][3:4])
-    with servers.serve_llm(llm, tiny) as server:
+    with servers.serve_llm(llm) as server:
         found = load(server).generate(prompts, Sampling(12, stop=stop))
     assert found == llm.generate(prompts, Sampling(12, stop=stop)) != whole
 

@@ -207,12 +207,3 @@ def test_texts_are_asked_in_the_order_that_shares_most(tiny: Path, temperature: 
     assert texts == [f"{prompt}?{number}" for prompt, number in zip(PROMPTS, numbers)]
     assert shared(sent) == max(shared(order) for order in permutations(sent))
     assert shared(sent) > shared(PROMPTS)
-
-
-def test_several_at_once_are_asked_in_that_order_too(tiny: Path):
-    prompts = [f"{n % 7} {n:03}" for n in range(40)]
-    with Server(fake_answer, delay=0.01) as server:
-        assert load(server, tiny, concurrency=4).generate(prompts, Sampling(8)) == [f"{p}?" for p in prompts]
-        sent = [request.body["prompt"] for request in server.requests]
-    assert sorted(sent) == sorted(prompts)
-    assert all(abs(sorted(prompts).index(text) - place) <= 8 for place, text in enumerate(sent))
