@@ -29,7 +29,6 @@ FIELDS = {
         ({"model_type": "bert"}, "model_type 'bert'"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "rope_type 'yarn'"),
-        ({"model_type": "gemma3n"}, "model_type 'gemma3n'"),
         ({"model_type": "gemma2", "hidden_activation": "relu"}, "hidden_activation 'relu'"),
         ({"model_type": "gemma2", "use_bidirectional_attention": True}, "use_bidirectional_attention"),
         (
@@ -134,25 +133,16 @@ def test_what_a_file_leaves_out_is_as_in_transformers(family):
     ("change", "message"),
     [
         ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000; a whole number from 1 to 16384"),
-        ({"num_hidden_layers": 10**9, "model_type": "mistral"}, "num_hidden_layers is 1000000000"),
         ({"vocab_size": 10**9}, "vocab_size is 1000000000; a whole number from 1 to 16777216"),
-        ({"hidden_size": -32}, "hidden_size is -32"),
         ({"intermediate_size": 1.5}, "intermediate_size is 1.5"),
         ({"num_attention_heads": 0}, "num_attention_heads is 0"),
         ({"num_key_value_heads": True}, "num_key_value_heads is True"),
-        ({"head_dim": 10**9}, "head_dim is 1000000000"),
         ({"max_position_embeddings": "many"}, "max_position_embeddings is 'many'"),
         ({"sliding_window": 10**12, "model_type": "mistral"}, "sliding_window is 1000000000000; a whole"),
         ({"sliding_window": -3, "model_type": "gemma2"}, "sliding_window is -3"),
         ({"rope_parameters": {"partial_rotary_factor": 3}}, "turn 24 numbers of a head, want .* width, 8;"),
         ({"rope_parameters": {"partial_rotary_factor": 0.4}}, "turn 3 numbers of a head, want an even"),
-        ({"rope_parameters": {"partial_rotary_factor": 0.01}}, "turn 0 numbers"),
-        (
-            {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 1e12}},
-            "turn 8000000000000 numbers",
-        ),
         ({"rms_norm_eps": []}, "a field is not of the kind"),
-        ({"rope_parameters": [1]}, "a field is not of the kind"),
         ({"model_type": "gemma2", "layer_types": [[]]}, "a field is not of the kind"),
     ],
 )

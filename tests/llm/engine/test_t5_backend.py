@@ -228,10 +228,7 @@ def test_messages_are_joined_by_blank_lines(llm):
             r"followed by 49 tokens.* lower generate\.max_new_tokens",
         ),
         (lambda m: m.score(["b"], ["c" * 49]), "prompt 0 is followed by 49 tokens"),
-        (lambda m: m.generate(["a"], Sampling(0)), "max_new_tokens is 0"),
         (lambda m: m.generate(["a"], Sampling(1, temperature=-1.0)), "temperature is -1"),
-        (lambda m: m.generate(["a"], Sampling(1, top_p=0.0)), "top_p is 0"),
-        (lambda m: m.generate(["a"], Sampling(1, num_beams=0)), "num_beams is 0"),
         *(
             (
                 lambda m, k=k: m.generate(["a"], Sampling(1, num_beams=k)),
