@@ -24,7 +24,7 @@ import regex
 from pbr_jax.base.types import UserError
 from pbr_jax.base.words import composed, words
 from pbr_jax.eval import dialogue
-from pbr_jax.eval.overlap import METEOR_VARIANT, meteor, rouge
+from pbr_jax.eval.overlap import METEOR_VARIANT, meteor
 
 Strings = Sequence[str]
 
@@ -232,7 +232,12 @@ def _root(mean: np.ndarray) -> np.ndarray:
 
 
 def _rouge(predictions: Strings, targets: Strings, name: str) -> np.ndarray:
-    return _column(rouge(predictions, targets, name))
+    """ROUGE F-measure by rouge-score, without stemming; words are runs of a-z and 0-9."""
+    from rouge_score.rouge_scorer import RougeScorer
+
+    scorer = RougeScorer([name], use_stemmer=False)
+    pairs = zip(predictions, targets, strict=True)
+    return _column([scorer.score(target, prediction)[name].fmeasure for prediction, target in pairs])
 
 
 def _meteor(predictions: Strings, targets: Strings) -> np.ndarray:
