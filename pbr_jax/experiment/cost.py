@@ -1,6 +1,6 @@
 """What a run has yet to ask of its models: prompts, tokens and operations, before anything is asked.
 
-A stage that only asks is rehearsed: its own code runs with models that count (`llm.counting`). Where another
+A stage that only asks is rehearsed: its own code runs with models that count (`llm.Counting`). Where another
 model would first have to rank, documents are drawn by lot, and the row says so. Rankings that need no model,
 such as BM25's, are made and kept as in the run. A training step is counted as three forward passes, one of
 LoRA as two; all epochs are counted, whether or not a training stops before.
