@@ -299,15 +299,15 @@ def test_modules_that_compute_count_and_others_do_not():
         names = sources.closure(f"pbr_jax.methods.{module}").modules
         return {name.rpartition(".")[2] for name in names}
 
-    dense, tuned = counted("retrieve.dense"), counted("select.tuned")
+    dense, purple = counted("retrieve.dense"), counted("select.purple")
     assert {"dense", "search", "exact"} <= dense
     assert not {"reranker", "cli", "cross_encoder", "store", "lamp", "files", "graph"} & dense
-    assert {"reranker", "loop", "distillation", "cross_encoder"} <= tuned
-    assert not {"generator", "causal_lm", "client", "codec"} & tuned  # its nodes have keys of their own
+    assert {"purple_training", "loop", "policy_gradient", "bert"} <= purple
+    assert not {"generator", "causal_lm", "client", "codec"} & purple  # its nodes have keys of their own
 
 
 COUNTED = sorted(
-    {name for stage in ("select.purple", "retrieve.tuned", "retrieve.dense")
+    {name for stage in ("select.purple", "select.distilled", "retrieve.dense")
      for name in sources.closure(f"pbr_jax.methods.{stage}").modules}
 )  # fmt: skip
 
