@@ -30,6 +30,7 @@ FROM_PAPERS = {
     "pbr_jax.train.distillation": "distill, teacher_logits",
     "pbr_jax.index.density": "hdbscan, silhouette",
     "pbr_jax.text.prompts": "write",
+    "pbr_jax.text.token_encoder": "max_sims",
     "pbr_jax.train.generator": "train",
     "pbr_jax.methods.expand.llm_expand.History": "look",
     "pbr_jax.methods.expand.pbr": "UTTERANCES, REASONING, fuse",
