@@ -133,8 +133,6 @@ class Store(Visibility):
             return last
         with self.reading() as connection, system_errors.located(self._path):
             generation = _value(connection, "generation")
-            if last.generation < _value(connection, "restored"):  # its gaps may hold documents again
-                last = EMPTY
             if last.generation != generation:  # a later one was read by a thread that sees more
                 last = advanced(connection, generation, last if last.generation < generation else EMPTY)
             with self._lock:

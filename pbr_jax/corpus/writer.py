@@ -48,8 +48,7 @@ class Writer:
     ) -> None:
         self._sql = connection
         self._codes: dict[str, int] = {}
-        names = ("rows", "codes", "positions", "documents", "users", "erased", "generation", "restored",
-                 "remarks")  # fmt: skip
+        names = ("rows", "codes", "positions", "documents", "users", "erased", "generation", "remarks")
         self.values: dict[str, Any] = {**dict.fromkeys(names, 0), "content": "0", "target": document_target}
         if corpus is not None:
             self.values["corpus"] = json.dumps(asdict(corpus))
@@ -157,26 +156,14 @@ class Writer:
         self.values["users"] -= 1
         self.values["erased"] += 1
 
-    def hide(self, user: str, id: str) -> bool:
-        """Takes a document of a user ("": a shared one) from sight, until `restore`; whether it was there.
+    def hide(self, user: str, id: str) -> None:
+        """Takes a document of a user ("": a shared one) from sight, where it is there.
 
         Its row, its text and its place in what examples see stay.
         """
-        rows = self._of_id(self.code(user), id)
-        for row in rows:
+        for row in self._of_id(self.code(user), id):
             self._change("documents", row, True, gone=self.values["generation"])
             self.values["documents"] -= 1
-        return bool(rows)
-
-    def restore(self, user: str, id: str) -> bool:
-        """Shows a document again in the row that it had; nothing where another of its id has come since."""
-        code = self.code(user)
-        rows = [] if self._of_id(code, id) else self._of_id(code, id, hidden=True)
-        for row in [row for row in rows if self._whole(row) == self._whole(rows[-1])]:
-            self._change("documents", row, True, gone=None)
-            self.values["documents"] += 1
-            self.values["restored"] = self.values["generation"]
-        return bool(rows)
 
     def admit(self, user: str) -> None:
         """Makes a user known who may have no documents yet."""

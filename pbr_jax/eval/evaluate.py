@@ -290,29 +290,43 @@ def evaluate(
                   answer_ranks=answer_ranks, options=options, probabilities=probabilities, scored=scored,
                   categories=categories, blocks=blocks)  # fmt: skip
     _check_lengths(len(ids), {**fields, **(subsets or {})})
+    how = {"resamples": resamples, "confidence": confidence, "seed": seed}
+    return _of_kept(task, ids, fields, subsets or {}, how)
+
+
+def _of_kept(
+    task: Task,
+    ids: Sequence[str],
+    fields: Mapping[str, Sequence | None],
+    subsets: Mapping[str, Sequence[bool]],
+    how: Mapping[str, Any],
+) -> Evaluation:
+    """The evaluation of the scored examples. `fields`: sequences of `evaluate`; `how`: of `intervals_of`."""
+    scored = fields["scored"]
     kept = [i for i in range(len(ids)) if scored is None or scored[i]]
     per_example: list[dict[str, float]] = [{} for _ in ids]
     if not kept:
         return Evaluation(per_example=per_example, notes=["no example is scored"])
-    given: dict[str, Any] = {name: _take(values, kept) for name, values in fields.items()}
+    given: dict[str, Any] = {
+        name: None if values is None else [values[i] for i in kept] for name, values in fields.items()
+    }
     columns, found = _columns(task, [ids[i] for i in kept], given)
     if not columns:
         return replace(found, per_example=per_example)
     for i, values in zip(kept, _of_each(columns, len(kept)), strict=True):
         per_example[i] = values
-    owners = [(units[i] if units else "") or users[i] for i in kept]
-    clusters = "units" if any(given["units"] or []) else "users"
-    how = {"resamples": resamples, "confidence": confidence, "seed": seed}
-    evaluation = _over_users(columns, owners, by_category(given["categories"]), **how)
+    units = given["units"] or [""] * len(kept)
+    owners = [unit or user for unit, user in zip(units, given["users"], strict=True)]
+    clusters = "units" if any(units) else "users"
     return replace(
-        evaluation,
+        _over_users(columns, owners, by_category(given["categories"]), **how),
         per_example=per_example,
         clusters=clusters,
         notes=found.notes + cluster_notes(owners, clusters),
         unreadable=found.unreadable,
         counts=found.counts,
-        by_block=by_block(columns, np.array(blocks or [], int), kept),
-        over=by_subset(columns, owners, subsets or {}, kept, **how),
+        by_block=by_block(columns, np.array(fields["blocks"] or [], int), kept),
+        over=by_subset(columns, owners, subsets, kept, **how),
     )
 
 
@@ -376,10 +390,6 @@ def _check_lengths(n: int, fields: Mapping[str, Sequence | None]) -> None:
     for name, values in fields.items():
         if values is not None and len(values) != n:
             raise ValueError(f"{name} has {len(values)} items for {n} examples; give one an example")
-
-
-def _take(values: Sequence | None, kept: list[int]) -> list | None:
-    return None if values is None else [values[i] for i in kept]
 
 
 def _ranking_columns(

@@ -50,15 +50,20 @@ def _apply(writer: Writer, event: Event) -> None:
                 writer.append([Document(id, owner, event.text, shared=not owner)])
             if event.previous is not None:
                 writer.hide(owner, event.previous)
-        case "hide" | "restore":
+        case "hide":
             assert id is not None
-            (writer.hide if event.op == "hide" else writer.restore)(owner, id)
+            writer.hide(owner, id)
         case "erase" if id is None:
             if (code := writer.code(owner)) != GONE:
                 writer.forget(code)
         case "erase":
             assert id is not None
             writer.erase(owner, id)
+        case _:
+            raise UserError(
+                f"event {event.version} of the log of remarks is {event.op!r}, which only older versions of "
+                "pbr-jax take back; move the log away, and submit its remarks again"
+            )
 
 
 def refuse_taken(store: Store, owner: str, id: str) -> None:

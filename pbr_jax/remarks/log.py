@@ -21,7 +21,7 @@ from pbr_jax.base.locks import locked
 from pbr_jax.base.types import UserError
 
 State = Literal["received", "summarised", "judged", "applied", "refused"]
-Op = Literal["add", "modify", "hide", "restore", "erase"]
+Op = Literal["add", "modify", "hide", "erase"]
 
 _IDENTITY = (0x70627272, 2)  # "pbrr" and the schema's version
 _PATIENCE = 60.0  # seconds to wait for another process that is writing

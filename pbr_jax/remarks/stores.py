@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
 from sqlite3 import Connection
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -124,14 +124,11 @@ class Stores:
         self._check(text)
         judge = judge or self._judge()
         with cache.unkept():
-            summary = claim_of(judge, text)
-            blank = Remark(0, "", 0.0, user, text, "summarised", summary)
-            found = self._judged(blank, judge)[0] if summary else Judgement("unknown")
-        refused = not summary or found.verdict == "incorrect"
-        return Observed(
-            "", "refused" if refused else "judged", summary, found.verdict if summary else None, found.route,
-            found.operation, None, None, None, 0, self.options.quorum,
-        )  # fmt: skip
+            remark = Remark(0, "", 0.0, user, text, "refused", claim_of(judge, text))
+            if remark.summary:
+                judgement = self._judged(remark, judge)[0]
+                remark = remark._replace(**_judged_fields(judgement))
+        return _observed(remark, None, 0, self.options.quorum)
 
     def _check(self, text: str) -> None:
         most = self.options.max_characters
@@ -145,7 +142,7 @@ class Stores:
         """Takes a remark through the states that it has not passed."""
         remark = self.log.remark(remark.id)  # another process may have had it meanwhile
         if remark.state in ("received", "summarised"):
-            by = {"llm": judge.name, "prompt_hash": judge.prompt_hash}
+            by: dict[str, Any] = {"llm": judge.name, "prompt_hash": judge.prompt_hash}
             with cache.unkept():
                 if remark.state == "received":
                     assert remark.text is not None
@@ -157,12 +154,10 @@ class Stores:
                     if remark.user not in store.columns.codes:
                         with store.changing() as writer:
                             writer.admit(remark.user)
-                    found, target = self._judged(remark, judge)
-                    state = "refused" if found.verdict == "incorrect" else "judged"
-                    remark = self.log.advance(
-                        remark, state, verdict=found.verdict, route=found.route, operation=found.operation,
-                        target=target, evidence=json.dumps(found.evidence), **by,
-                    )  # fmt: skip
+                    judgement, target = self._judged(remark, judge)
+                    fields = _judged_fields(judgement)
+                    evidence = json.dumps(judgement.evidence)
+                    remark = self.log.advance(remark, **fields, target=target, evidence=evidence, **by)
         if remark.state == "judged":
             refuse_taken(store, "" if remark.route == "shared" else remark.user or "", _made(remark))
             remark = self._settle(remark)
@@ -255,11 +250,7 @@ class Stores:
             votes = self._votes(sql, remark.claim)
             query = "SELECT document FROM events WHERE version=?"
             document = sql.execute(query, (remark.version,)).fetchone()
-        return Observed(
-            remark.request, remark.state, remark.summary or "", remark.verdict, remark.route,
-            remark.operation, document[0] if document else None, remark.version, remark.claim, votes,
-            self.options.quorum,
-        )  # fmt: skip
+        return _observed(remark, document[0] if document else None, votes, self.options.quorum)
 
     # -- what a person does to the stores --------------------------------------------------------------
 
@@ -290,6 +281,19 @@ class Stores:
         if not self.exists:
             raise UserError(f"no remarks: there is no {self.path}; pbr-jax feedback takes some")
         return self.log
+
+
+def _judged_fields(judgement: Judgement) -> dict[str, Any]:
+    """What a judgement makes of a remark."""
+    state = "refused" if judgement.verdict == "incorrect" else "judged"
+    fields = {name: getattr(judgement, name) for name in ("verdict", "route", "operation")}
+    return {"state": state, **fields}
+
+
+def _observed(remark: Remark, document: str | None, votes: int, quorum: int) -> Observed:
+    own = {name: getattr(remark, name) for name in Observed._fields if name in Remark._fields}
+    own["summary"] = remark.summary or ""
+    return Observed(**own, document=document, votes=votes, quorum=quorum)
 
 
 def _made(remark: Remark) -> str:

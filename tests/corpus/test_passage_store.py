@@ -100,17 +100,13 @@ def test_the_content_is_that_of_what_is_left(tmp_path: Path):
     assert store.content == before
 
 
-def test_hidden_passages_come_back_together(tmp_path: Path):
+def test_passages_are_hidden_together(tmp_path: Path):
     store = built(tmp_path, asked(TALL, TINY)).copy_to(tmp_path / "copy" / "s")
     (example,) = store.examples()
     with store.changing() as writer:
-        assert writer.hide("u", "tall")
+        writer.hide("u", "tall")
     assert store.visible(example, "u").tolist() == [3]
     assert not store.holds("u", "tall")
-    with store.changing() as writer:
-        assert writer.restore("u", "tall")
-    assert store.visible(example, "u").tolist() == [0, 1, 2, 3]
-    assert store.holds("u", "tall")
 
 
 def test_a_text_is_cut_as_a_document_of_it_is(tmp_path: Path):
