@@ -187,7 +187,7 @@ def test_without_matplotlib_the_report_stands_and_says_so(runs, monkeypatch):
     text = report(runs, "html")
     assert 'class="light"' not in text
     assert "matplotlib is not installed" in text
-    assert text.count("<table>") == 4  # values, gains in two measures, origins
+    assert text.count("<table>") == 3  # values, differences, origins
 
 
 def test_latex_tables(runs):

@@ -10,17 +10,17 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
+from pbr_jax.base.tables import Bold
 from pbr_jax.base.terminal import visible
-from pbr_jax.eval.differences import ABSENT, reasons, settings, shared_clusters, sign
-from pbr_jax.eval.metrics import LOWER_IS_BETTER
+from pbr_jax.eval.differences import differences, reasons
 from pbr_jax.eval.page import words
-from pbr_jax.eval.page.comparison import Comparison, Scale, by_history, compare, scale
+from pbr_jax.eval.page.comparison import Scale, by_history, compare, scale
 from pbr_jax.eval.page.questions import BYTES, data
 from pbr_jax.eval.page.words import define, glossary
 from pbr_jax.eval.render import Block, Code, Figure, Forest, Paragraph, Table
 from pbr_jax.eval.runs import confidence_of
 from pbr_jax.eval.section import Section, details, figures, warnings
-from pbr_jax.eval.tables import intervals, label, mean
+from pbr_jax.eval.tables import values
 
 
 def html(
@@ -42,11 +42,10 @@ def html(
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {"number": words.number, "shorter": words.shorter, "visible": visible}
+    environment.tests["bold"] = lambda cell: isinstance(cell, Bold)
     environment.globals |= {
         "interval": words.interval,
         "gain_text": words.gain_text,
-        "difference_text": words.difference_text,
-        "sign": sign,
         "define": define,
         "kind": kind,
         "scale_of": scale_of,
@@ -76,7 +75,8 @@ def _section(section: Section, questions: int, size: int) -> dict[str, Any]:
     told |= {
         "found": found,
         "sentences": words.verdict(found),
-        "table": _values(found),
+        "table": values(rows, names),
+        "differences": differences(rows, names, section.reference) if others else [],
         "scale": scale([end for g in found.main for end in (g.difference.low, g.difference.high)]),
         "groups": by_history(found),
         "reasons": reasons(others, section.reference, names),
@@ -93,26 +93,6 @@ def _embedded(held: Any) -> str:
     """JSON that may stand inside of a script element."""
     text = json.dumps(held, ensure_ascii=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _values(found: Comparison) -> dict[str, Any]:
-    """The main table: settings, and each metric with its interval and what is shown of it."""
-    section, columns = found.section, settings(found.section.rows)
-    lines = []
-    for i, row in enumerate(section.rows):
-        known = intervals(row, section.names, confidence_of(section.rows[0].first))
-        cells = []
-        for name in section.names:
-            value, gain = mean(row, name), found.gains.get(name, {}).get(row.label)
-            low, high = known.get(name, (value, value))
-            cells.append({"value": value, "low": low, "high": high, "gain": gain})
-        clusters = shared_clusters(row.runs)
-        count = str(len(set(clusters.values()))) if clusters else ABSENT
-        plain = [*(columns[field][i] for field in columns), str(row.first.n), count]
-        lines.append({"label": label(row), "plain": plain, "cells": cells, "seeds": len(row.runs),
-                      "reference": row is section.reference})  # fmt: skip
-    header = [*columns, "n", section.rows[0].first.clusters]
-    return {"header": header, "names": section.names, "lines": lines, "lower": LOWER_IS_BETTER}
 
 
 def kind(block: Block) -> str:

@@ -30,10 +30,6 @@ class Gain:
     p: float | None
     shown: int
 
-    def row_less_reference(self, name: str) -> Difference:
-        """The difference in this metric as it is measured, not turned."""
-        return turned(self.difference, direction(name))
-
     @property
     def label(self) -> str:
         """The row's, marked where it read the answers or is mostly not what its name says."""
