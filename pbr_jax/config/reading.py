@@ -158,9 +158,10 @@ def _replaced(options: Any, tree: Mapping[str, Any], prefix: str, config: Config
             value = _members(there, value, inner, config)
         elif isinstance(value, Mapping):
             old = old if isinstance(old, Options) else (options_in(hint) or dict)()
-            if not isinstance(old, Options):
-                raise unknown(f"{inner}{next(iter(value), '')}", config)
-            value = _replaced(old, value, inner, config)
+            if isinstance(old, Options):
+                value = _replaced(old, value, inner, config)
+            elif value:
+                raise unknown(f"{inner}{next(iter(value))}", config)
         changes[name] = checked(prefix + name, value, hint)
     return dataclasses.replace(options, **changes) if changes else options
 

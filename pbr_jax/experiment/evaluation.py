@@ -4,6 +4,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from pbr_jax.base.types import Candidate, Example
@@ -81,79 +82,81 @@ def evaluated(
 
     `learned`: examples of a training split that does not stand in the store. `arrivals`: of a stream.
     """
-    scores = None if made.scores is None else list(made.scores)
-    made = made._replace(scores=scores)
+    made = made._replace(scores=None if made.scores is None else list(made.scores))
     unfinished = Counter[str]()
     ranks: list[float] | None = [] if task.short_answers and store.has_shared else None
     records = list(_records(task, store, made, unfinished, ranks))
     places = place_distribution([record.pop("places") for record in records if "places" in record])
-    examples = list(store.examples())
-    near = store.near_targets
+    examples, n = list(store.examples()), len(records)
     over = {} if arrivals is None else subsets(arrivals, examples, shared=store.has_shared)
-    predictions = [record["prediction"] for record in records] if made.answers is not None else None
-    expected = [record["expected"] for record in records if "expected" in record]
-
-    def score(scored: Iterable[bool]) -> Evaluation:
-        return evaluate(
-            task,
-            ids=[example.id for example in examples],
-            users=[example.user_id for example in examples],
-            units=[example.unit for example in examples],
-            predictions=predictions,
-            expected=expected or None,
-            targets=[example.target for example in examples],
-            alternatives=[example.alternatives for example in examples],
-            likelihoods=scores,
-            rankings=[ranked_ids(record["documents"], record["user_id"]) for record in records],
-            relevant=[example.relevant for example in examples],
-            answer_ranks=ranks,
-            options=[example.options for example in examples],
-            probabilities=[record.get("probabilities") for record in records],
-            scored=list(scored),
-            categories=[example.category for example in examples],
-            blocks=None if arrivals is None else [block for block, _ in arrivals.places],
-            subsets=over,
-            resamples=options.resamples,
-            confidence=options.confidence,
-            seed=seed,
-        )
-
-    evaluation = score(example.scored for example in examples)
+    score = partial(
+        evaluate,
+        task,
+        **_columns(made, examples, records),
+        answer_ranks=ranks,
+        blocks=None if arrivals is None else [block for block, _ in arrivals.places],
+        subsets=over,
+        resamples=options.resamples,
+        confidence=options.confidence,
+        seed=seed,
+    )
+    evaluation = score(scored=[example.scored for example in examples])
     for record, metrics in zip(records, evaluation.per_example, strict=True):
         record["metrics"] = metrics
-    shares = label_distribution(task, predictions or []) or places
-    scored = [record for record, example in zip(records, examples, strict=True) if example.scored]
+    shares = label_distribution(task, _predictions(made, records) or []) or places
+    shares_copied = [
+        r["copied"] for r, e in zip(records, examples, strict=True) if e.scored and "copied" in r
+    ]
     values = Evaluated(
-        n=evaluation.n,
-        dropped=store.summary.examples - len(records),
-        metrics=evaluation.metrics,
+        **{name: getattr(evaluation, name) for name in _EVALUATED},
+        dropped=store.summary.examples - n,
         intervals=_lists(evaluation.intervals),
-        by_category=evaluation.by_category,
         by_category_intervals={name: _lists(own) for name, own in evaluation.by_category_intervals.items()},
-        by_category_users=evaluation.by_category_users,
-        clusters=evaluation.clusters,
-        variants=evaluation.variants,
-        notes=[
-            *evaluation.notes,
-            *one_answer_note(shares, len(records)),
-            *_note_unfinished(unfinished["unfinished_thinking"], len(records)),
-        ],
+        notes=[*evaluation.notes, *one_answer_note(shares, n), *_note_unfinished(unfinished, n)],
         answers=shares,
         counts={**_counts(store, examples, evaluation, learned), **unfinished, **_shown(records)},
-        copied=copies([record["copied"] for record in scored if "copied" in record]),
+        copied=copies(shares_copied),
     )
     if arrivals is not None:
         values.blocks, values.over, values.shift = evaluation.by_block, evaluation.over, arrivals.shift
-        for i, (record, (block, place)) in enumerate(zip(records, arrivals.places, strict=True)):
-            parts = [name for name, members in over.items() if members[i]]
-            record |= {"block": block, "place": place, "over": parts}
+        _tell_places(records, arrivals, over)
     if made.judged is not None:
         values.judge = _judged(examples, records, made.judged, options, seed)
-    if near.any():
-        rest = score(example.scored and not held for example, held in zip(examples, near, strict=True))
+    if (near := store.near_targets).any():
+        rest = score(scored=[e.scored and not held for e, held in zip(examples, near, strict=True)])
         intervals = _lists(rest.intervals)
         values.without_near_targets = {"n": rest.n, "metrics": rest.metrics, "intervals": intervals}
     return values, records
+
+
+_EVALUATED = ("n", "metrics", "by_category", "by_category_users", "clusters", "variants")  # of `Evaluation`
+
+
+def _columns(made: Made, examples: Sequence[Example], records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What `evaluate` scores, by its arguments' names: a value of each question."""
+    fields = {"ids": "id", "users": "user_id", "targets": "target", "categories": "category"}
+    fields |= {"units": "unit", "alternatives": "alternatives", "relevant": "relevant", "options": "options"}
+    return {
+        **{name: [getattr(example, field) for example in examples] for name, field in fields.items()},
+        "predictions": _predictions(made, records),
+        "expected": [record["expected"] for record in records if "expected" in record] or None,
+        "likelihoods": made.scores,
+        "rankings": [ranked_ids(record["documents"], record["user_id"]) for record in records],
+        "probabilities": [record.get("probabilities") for record in records],
+    }
+
+
+def _predictions(made: Made, records: Sequence[dict[str, Any]]) -> list[str] | None:
+    return None if made.answers is None else [record["prediction"] for record in records]
+
+
+def _tell_places(
+    records: Sequence[dict[str, Any]], arrivals: Arrivals, over: Mapping[str, Sequence[bool]]
+) -> None:
+    """Adds to each record when its question arrived, and the parts of the stream that it belongs to."""
+    for i, (record, (block, place)) in enumerate(zip(records, arrivals.places, strict=True)):
+        parts = [name for name, members in over.items() if members[i]]
+        record |= {"block": block, "place": place, "over": parts}
 
 
 def _lists(intervals: Mapping[str, tuple[float, float]]) -> dict[str, list[float]]:
@@ -205,8 +208,8 @@ def _shown(records: Sequence[Mapping[str, Any]]) -> Counter[str]:
     return shown
 
 
-def _note_unfinished(count: int, n: int) -> list[str]:
-    if not count:
+def _note_unfinished(counts: Mapping[str, int], n: int) -> list[str]:
+    if not (count := counts["unfinished_thinking"]):
         return []
     return [
         f"{count} of {n} answers end inside the model's thinking, so they have no text: raise "

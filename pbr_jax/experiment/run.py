@@ -8,7 +8,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -22,7 +22,7 @@ from pbr_jax.cache.artefacts import Log
 from pbr_jax.config import Config, names, override, to_dict, value_of
 from pbr_jax.data.passages import is_split
 from pbr_jax.distributed import processes as hosts
-from pbr_jax.experiment import evaluation as evaluation
+from pbr_jax.experiment import evaluation
 from pbr_jax.experiment.plan import Plan
 from pbr_jax.experiment.results import Results
 from pbr_jax.experiment.run_folder import RunFolder
@@ -39,16 +39,8 @@ from pbr_jax.stages.trained import reports
 from pbr_jax.stream import folds
 from pbr_jax.stream import stage as stream
 
-_PLACES = (
-    "root",
-    "training_root",
-    "passages",
-    "distractors",
-    "task",
-    "model",
-    "adapter",
-    "state",
-)  # fields that may name a file or folder
+# Fields that may name a file or folder.
+_PLACES = ("root", "training_root", "passages", "distractors", "task", "model", "adapter", "state")
 
 
 def run(config: Config, out: str | Path, *, overwrite: bool = False) -> Results:
@@ -127,9 +119,9 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
     config, store = plan.config, plan.store.value
     if plan.folded:
         folds.make([stage for stage in (plan.ranked, plan.answered, plan.scored) if stage is not None])
-    answered: Answers | None = None if plan.answered is None else plan.answered.value
     ranked: Rankings = plan.ranked.value
-    scored: Likelihoods | None = None if plan.scored is None else plan.scored.value
+    answered: Answers | None = plan.answered and plan.answered.value
+    scored: Likelihoods | None = plan.scored and plan.scored.value
 
     def read() -> evaluation.Made:
         return evaluation.Made(
@@ -174,10 +166,22 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
     )
     for record, example in zip(records, store.examples(), strict=True):
         record |= {"relevant": example.relevant} if example.relevant else {}
+    texts = map(line, evaluation.texts(store, read())) if config.keep_texts else None
+    return _written(folder, config, content, records, texts)
+
+
+def _written(
+    folder: RunFolder,
+    config: Config,
+    content: _Content,
+    records: list[dict[str, Any]],
+    texts: Iterable[str] | None,
+) -> dict[str, Any]:
+    """Writes the files of a finished run; returns the content of results.json, the last one."""
     folder.sign()
     folder.write("config.json", json.dumps(to_dict(_placed(config)), indent=2) + "\n")
-    if config.keep_texts:
-        folder.write("texts.jsonl", map(line, evaluation.texts(store, read())))
+    if texts is not None:
+        folder.write("texts.jsonl", texts)
     else:
         (folder.out / "texts.jsonl").unlink(missing_ok=True)
         records = [{**record, "prediction": None, "target": None} for record in records]

@@ -9,6 +9,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -64,43 +65,14 @@ def sweep(
     chosen, earlier, same = planned[part], own(out), identity(file, base)
     if not is_noted(map(_name, chosen), len(planned), earlier, same):  # those that begin together agree
         note([(_name(trial), trial.overrides) for trial in planned], out, earlier, same)
-    unfinished = {name for trial in chosen if not is_finished(name := _name(trial), out)}
-    spent: list[float] = []  # seconds of each run that this process has made
     private_folder(out / LOCKS)
     require_locks(out / LOCKS)
-
-    def make(trial: Trial, name: str | None) -> Results | str:
-        place, start = planned.index(trial) + 1, time.monotonic()
-        left = _time_left(spent, len(unfinished), max_parallel)
-        terminal.err(f"run {place} of {len(planned)}{left}: {trial.words}")
-        try:
-            if max_parallel > 1 and (failure := _in_process(command(file, trial, out))):
-                return failure
-            return run(trial.config, out / trial.name)
-        except UserError as error:
-            return str(error)
-        finally:
-            if name in unfinished:
-                spent.append(time.monotonic() - start)
-                unfinished.discard(name)
-
-    def attempt(trial: Trial, *, wait: bool = False) -> Results | str | None:
-        """The result of a run, or why it failed; None: another process makes it."""
-        name = _name(trial)
-        if name is None or is_finished(name, out):
-            return make(trial, name)
-        try:
-            with FileLock(out / LOCKS / f"{name}.lock", mode=0o600, blocking=wait):
-                return make(trial, name)
-        except Timeout:
-            unfinished.discard(name)
-            return None
-
-    outcomes = _together(attempt, chosen, max_parallel)
+    maker = _Maker(file, out, planned, chosen, max_parallel)
+    outcomes = _together(maker.attempt, chosen, max_parallel)
     if left := [place for place, outcome in enumerate(outcomes) if outcome is None]:
         waiting = "; ".join(chosen[place].words for place in left)
         terminal.err(f"waiting for runs that other processes make: {waiting}")
-        rest = _together(lambda trial: attempt(trial, wait=True), [chosen[i] for i in left], max_parallel)
+        rest = _together(partial(maker.attempt, wait=True), [chosen[i] for i in left], max_parallel)
         for place, outcome in zip(left, rest, strict=True):
             outcomes[place] = outcome
     failed = [f"{dict(t.overrides)}: {o}" for t, o in zip(chosen, outcomes) if isinstance(o, str)]
@@ -109,6 +81,44 @@ def sweep(
             f"{len(failed)} of {len(chosen)} runs failed, the others are in {out}: {'; '.join(failed)}"
         )
     return [outcome for outcome in outcomes if isinstance(outcome, Results)]
+
+
+class _Maker:
+    """Makes the chosen runs among all that are planned, and estimates the time that the rest will take."""
+
+    def __init__(
+        self, file: ConfigFile, out: Path, planned: Sequence[Trial], chosen: Sequence[Trial], at_once: int
+    ) -> None:
+        self._file, self._out, self._planned, self._at_once = file, out, planned, at_once
+        self._unfinished = {name for trial in chosen if not is_finished(name := _name(trial), out)}
+        self._spent: list[float] = []  # seconds of each run that this process has made
+
+    def attempt(self, trial: Trial, *, wait: bool = False) -> Results | str | None:
+        """The result of a run, or why it failed; None: another process makes it."""
+        name = _name(trial)
+        if name is None or is_finished(name, self._out):
+            return self._make(trial, name)
+        try:
+            with FileLock(self._out / LOCKS / f"{name}.lock", mode=0o600, blocking=wait):
+                return self._make(trial, name)
+        except Timeout:
+            self._unfinished.discard(name)
+            return None
+
+    def _make(self, trial: Trial, name: str | None) -> Results | str:
+        place, start = self._planned.index(trial) + 1, time.monotonic()
+        left = _time_left(self._spent, len(self._unfinished), self._at_once)
+        terminal.err(f"run {place} of {len(self._planned)}{left}: {trial.words}")
+        try:
+            if self._at_once > 1 and (failure := _in_process(command(self._file, trial, self._out))):
+                return failure
+            return run(trial.config, self._out / trial.name)
+        except UserError as error:
+            return str(error)
+        finally:
+            if name in self._unfinished:
+                self._spent.append(time.monotonic() - start)
+                self._unfinished.discard(name)
 
 
 def _together(attempt: Callable[[Trial], _T], chosen: Sequence[Trial], at_once: int) -> list[_T]:

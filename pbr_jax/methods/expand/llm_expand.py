@@ -17,7 +17,7 @@ from pbr_jax.options import Expand
 from pbr_jax.pipeline import Examples, Neighbour, Query, Ranking, Tally
 from pbr_jax.stages import language_model, vectors
 from pbr_jax.stages.run import Run
-from pbr_jax.stages.search import search
+from pbr_jax.stages.search import gated, search
 from pbr_jax.text.budget import water_fill
 from pbr_jax.text.encode import Role, TextEncoder
 from pbr_jax.text.prompts import CLOSE, OPEN, clean
@@ -138,7 +138,7 @@ class History(NamedTuple):
 
     def look(self, examples: Examples, queries: Sequence[Query], k: int) -> list[Ranking]:
         """Retrieves the `k` nearest documents of the asking user's own history (PBR, Eq. 4)."""
-        nearest = search(self.store, self.encoder, self.embeddings, k)
+        nearest = gated(search(self.store, self.encoder, self.embeddings, k), "none")
         with self.tally.timed("expand_history"):
             return nearest(examples, queries, [[Neighbour(example.user_id)] for example in examples])
 
