@@ -24,10 +24,7 @@ from pbr_jax.sweeps.slurm import Cluster
 ROOT = Path(__file__).parents[1]
 DENSE, BM25, ZERO = (str(ROOT / "configs" / f"{name}.py") for name in ("dense", "bm25", "zero_shot"))
 
-
-@pytest.fixture(autouse=True)
-def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("fresh_cache")
 
 
 class Case:

@@ -19,10 +19,7 @@ MODES: dict[str, dict[str, Any]] = {
     "hybrid": {},
 }
 
-
-@pytest.fixture(autouse=True)
-def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("fresh_cache")
 
 
 @pytest.fixture

@@ -44,10 +44,7 @@ SMALL = {
 TRAINING = {"epochs": 1, "batch_size": 4, "devices": 1, "selection": 0.2}
 ME = "me"
 
-
-@pytest.fixture(autouse=True)
-def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("fresh_cache")
 
 
 def histories(seed: int, prefix: str, users: int) -> dict[str, list[str]]:

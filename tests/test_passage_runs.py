@@ -24,10 +24,7 @@ from pbr_jax.stages.vectors import encoder
 
 WORDS = ("tea", "cats", "football", "violins", "i", "love", "about", "that", "day", *"0123456789")
 
-
-@pytest.fixture(autouse=True)
-def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("fresh_cache")
 
 
 @pytest.fixture

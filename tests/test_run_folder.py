@@ -14,10 +14,7 @@ from pbr_jax.cache.artefacts import digest
 from pbr_jax.cli.main import main
 from pbr_jax.experiment.run_folder import RunFolder, differences
 
-
-@pytest.fixture(autouse=True)
-def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("fresh_cache")
 
 
 @pytest.fixture

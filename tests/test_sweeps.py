@@ -20,10 +20,7 @@ from pbr_jax.sweeps.sweep import command, grid, product, seeds, trials, zipped
 
 CONFIG = Path(__file__).parents[1] / "configs" / "ablations" / "system_k.py"
 
-
-@pytest.fixture(autouse=True)
-def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("fresh_cache")
 
 
 @pytest.fixture

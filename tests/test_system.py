@@ -36,10 +36,7 @@ SYSTEMS = {
     "others": {"collaboration": "text", "neighbours.method": "mean", "neighbours.m": 2, "select.k": 2},
 }
 
-
-@pytest.fixture(autouse=True)
-def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("fresh_cache")
 
 
 @pytest.fixture

@@ -16,10 +16,7 @@ from pbr_jax.stages.feedback import questions
 CONFIGS = Path(__file__).parents[1] / "configs"
 TOPICS = ("tea", "cats", "football", "violins")  # words that the tiny encoder knows
 
-
-@pytest.fixture(autouse=True)
-def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("fresh_cache")
 
 
 def histories(prefix: str, users: int) -> dict[str, list[str]]:

@@ -12,10 +12,7 @@ from pbr_jax.methods import retrieve
 from pbr_jax.options import Benchmark
 from pbr_jax.stages.data import Data, data
 
-
-@pytest.fixture(autouse=True)
-def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("fresh_cache")
 
 
 def written(folder: Path, users: list[str], number: int, split: str, ask: str, output: str) -> Path:

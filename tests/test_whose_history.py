@@ -15,10 +15,7 @@ from pbr_jax.experiment.plan import Plan
 ROOT = Path(__file__).parents[1]
 SMALL = {"prompt.max_tokens": 500, "generate.max_new_tokens": 2, "eval.resamples": 20, "retrieve.k": 9}
 
-
-@pytest.fixture(autouse=True)
-def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("fresh_cache")
 
 
 @pytest.fixture

@@ -35,9 +35,9 @@ from pbr_jax.stages.answers import documents_in_prompt, wants_likelihoods
 from pbr_jax.stages.data import data
 from pbr_jax.stages.generator import generator
 from pbr_jax.stages.judged import judged
+from pbr_jax.stages.late_interaction import Ragged
 from pbr_jax.stages.rankings import slots
 from pbr_jax.stages.run import Run
-from pbr_jax.stages.token_vectors import Ragged
 from pbr_jax.stages.vectors import encoder
 from pbr_jax.stream import folds
 from pbr_jax.stream import stage as stream

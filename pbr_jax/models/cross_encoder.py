@@ -53,10 +53,8 @@ def cross_encoder(config: CrossEncoderConfig) -> CrossEncoder:
 
     - `apply(params, ids, users, *, mask, types=None, key=None, rows=None) -> scores [b]`: Eq. 10, the
       personalized score. With `user_width` 0 it is MLP_3(h).
-    - `relevance(params, ids, *, mask, types=None) -> scores [b]`: the logit of the pretrained head, without
-      users.
-    - `encode(params, ids, *, mask, types=None, key=None, rows=None) -> states [b d]`: Eq. 9, the state of
-      [CLS].
+    - `relevance(params, ids, *, mask, types=None) -> scores [b]`: the pretrained head's logit.
+    - `encode(params, ids, *, mask, types=None, key=None, rows=None) -> states [b d]`: Eq. 9, those of [CLS].
 
     Their arguments are:
 
@@ -67,12 +65,10 @@ def cross_encoder(config: CrossEncoderConfig) -> CrossEncoder:
     - key: the random key of dropout in the body; None: no dropout.
     - rows: Int [b], the pairs' numbers, for dropout; None: 0, 1, ...
 
-    Parameters: `body` as in `bert`; `head`, `user` and `score` if the config has them.
-
-    `apply` raises ValueError if the config lacks `user_width`, and `relevance` if it lacks `head`.
+    Parameters: `body` as in `bert`; `head`, `user` and `score` if the config has them. `apply` raises
+    ValueError if the config lacks `user_width`, and `relevance` if it lacks `head`.
     """
-    parts = _parts(config)
-    body, head, user, score = parts
+    body, head, user, score = parts = _parts(config)
 
     def encode(
         params: Params,

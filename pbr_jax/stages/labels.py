@@ -4,13 +4,13 @@ A label is a grade: 1 for a document that holds the answer (D+), 0 for an irrele
 related one (D^r). Only documents that were retrieved are labelled; of all others nothing is known.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from pbr_jax.base.draws import generator
-from pbr_jax.base.types import Document, Example
+from pbr_jax.base.types import Candidate, Document, Example
 from pbr_jax.corpus.store import Store
 from pbr_jax.eval.answer_recall import Finder, accepted, body
 from pbr_jax.graph import Node, Value, builds_nodes
@@ -82,7 +82,7 @@ def label(
         assert judge is not None, "labels of a language model need the judge"
         labelled = _asked(options, examples, [ranking[: options.judged] for ranking in shown], judge)
     else:
-        graded = _KINDS[options.kind](options, examples, shown, seed)
+        graded = _given(options, examples, shown, seed)
         labelled = [Labelled([c.row for c in ranking], grades) for ranking, grades in zip(shown, graded)]
     return [
         one._replace(grades=_kept(one, options.keep, example, seed))
@@ -155,60 +155,42 @@ def _grades(options: Labels, scores: Sequence[Sequence[Score]]) -> list[float]:
     return np.where(positive, 1.0, np.where(found < options.negative, 0.0, found)).tolist()
 
 
-def _answer(options: Labels, examples: Examples, rankings: Sequence[Ranking], seed: int) -> list[list[float]]:
+def _given(options: Labels, examples: Examples, rankings: Sequence[Ranking], seed: int) -> list[list[float]]:
+    """The grades of kinds that ask no language model."""
+    if options.kind == "shuffled":
+        return _shuffled(examples, rankings, seed)
     finder = Finder()
-    return [
-        [float(finder.rank(accepted(e), [(c.row, body(c.document))]) == 1) for c in ranking]
-        for e, ranking in zip(examples, rankings, strict=True)
-    ]
 
+    def holds(example: Example, candidate: Candidate) -> bool:
+        if options.kind == "gold":
+            return is_relevant(example, candidate.document)
+        return finder.rank(accepted(example), [(candidate.row, body(candidate.document))]) == 1
 
-def _gold(options: Labels, examples: Examples, rankings: Sequence[Ranking], seed: int) -> list[list[float]]:
-    return [
-        [float(is_relevant(example, c.document)) for c in ranking]
-        for example, ranking in zip(examples, rankings, strict=True)
-    ]
-
-
-def _self(options: Labels, examples: Examples, rankings: Sequence[Ranking], seed: int) -> list[list[float]]:
-    return [[float(place == 0) for place in range(len(ranking))] for ranking in rankings]
-
-
-def _random_k(
-    options: Labels, examples: Examples, rankings: Sequence[Ranking], seed: int
-) -> list[list[float]]:
     graded = []
     for example, ranking in zip(examples, rankings, strict=True):
-        drawn = _draw(seed, "random_k", example).integers(max(1, min(options.among, len(ranking))))
-        graded.append([float(place == drawn) for place in range(len(ranking))])
+        if options.kind in ("gold", "answer"):
+            graded.append([float(holds(example, candidate)) for candidate in ranking])
+            continue
+        best = 0
+        if options.kind == "random_k":
+            best = _draw(seed, "random_k", example).integers(max(1, min(options.among, len(ranking))))
+        graded.append([float(place == best) for place in range(len(ranking))])
     return graded
 
 
-def _shuffled(
-    options: Labels, examples: Examples, rankings: Sequence[Ranking], seed: int
-) -> list[list[float]]:
+def _shuffled(examples: Examples, rankings: Sequence[Ranking], seed: int) -> list[list[float]]:
     """Each question takes the gold grades of another one, rank by rank.
 
     So the number of D+ and the ranks where they stand are those of gold, and what they have to do with the
     question is lost. A question without another one beside it has no D+.
     """
-    gold = _gold(options, examples, rankings, seed)
     order = _draw(seed, "shuffled", *examples).permutation(len(examples))
     graded: list[list[float]] = [[] for _ in examples]
     for to, source in zip(order, np.roll(order, 1)):  # one cycle: none keeps its own
-        grades = [] if to == source else gold[source]
+        gold = [] if to == source else [is_relevant(examples[source], c.document) for c in rankings[source]]
         lacking = [0.0] * len(rankings[to])
-        graded[to] = [*grades, *lacking[len(grades) :]][: len(lacking)]
+        graded[to] = [*map(float, gold), *lacking[len(gold) :]][: len(lacking)]
     return graded
-
-
-_KINDS: Mapping[str, Callable[..., list[list[float]]]] = {
-    "answer": _answer,
-    "gold": _gold,
-    "self": _self,
-    "random_k": _random_k,
-    "shuffled": _shuffled,
-}
 
 
 def is_relevant(example: Example, document: Document) -> bool:

@@ -21,12 +21,11 @@ from pbr_jax.losses.policy_gradient import reinforce
 from pbr_jax.losses.reduction import masked_log_softmax, masked_mean
 from pbr_jax.models.layers import places, row_keys
 from pbr_jax.options import Distillation, Training
-from pbr_jax.train.batches import Rows
 from pbr_jax.train.loop import Fitted, TrainingTask, fit
 from pbr_jax.train.selection import FEWEST, correlation, divided, rank_correlation, warnings, who_chose
 from pbr_jax.train.sharding import Batch
 
-_BATCH = 16  # questions evaluated at once
+_TOGETHER = 16  # questions evaluated at once
 _LEAST_DEVIATION = 1e-6  # of values; below it they are alike, up to rounding
 
 
@@ -75,41 +74,49 @@ def distill(
             "no training question has two candidate documents to compare; raise retrieve.k or neighbours.m, "
             "or take data with histories"
         )
-    width = max(len(each.rows) for each in feedback)
-
-    def batch(questions: np.ndarray, where: np.ndarray) -> Batch:
-        values, present = padded_values([feedback[i] for i in questions], width)
-        return scorer.arrays(questions) | {"values": values, "present": present, "where": where}
-
-    def some(rows: Rows) -> Batch:
-        return batch(learned[rows.indices], rows.where)
-
-    loss = _loss(scorer, distillation)
+    batch = partial(_batch, scorer, feedback, max(len(each.rows) for each in feedback))
     evaluation = jax.jit(_evaluation(scorer, distillation))
 
-    def evaluated(params: Params, questions: np.ndarray) -> Iterator[tuple[float, list[np.ndarray]]]:
-        return _evaluated(partial(evaluation, params), batch, feedback, questions)
+    def evaluated(params: Params) -> list[tuple[float, list[np.ndarray]]]:
+        questions = held if len(held) else learned
+        return list(_evaluated(partial(evaluation, params), batch, feedback, questions))
+
+    def scores(params: Params) -> list[np.ndarray]:
+        return [row for _, rows in evaluated(params) for row in rows]
 
     def evaluate(params: Params) -> float:
         if config.select_by == "rank_correlation":
             return rank_correlation([feedback[i].values for i in held], scores(params))
-        return sum(value for value, _ in evaluated(params, held)) / len(held)
-
-    def scores(params: Params) -> list[np.ndarray]:
-        return [row for _, rows in evaluated(params, held if len(held) else learned) for row in rows]
+        return sum(value for value, _ in evaluated(params)) / len(held)
 
     task = TrainingTask(
-        scorer.params, loss, len(learned), some, evaluate if len(held) else None, scorer.heads
+        scorer.params,
+        _loss(scorer, distillation),
+        len(learned),
+        lambda rows: batch(learned[rows.indices], rows.where),
+        evaluate if len(held) else None,
+        scorer.heads,
     )
     fitted = fit(task, config, folder, seed=seed)
     alike = correlation(scores(scorer.params()), scores(fitted.params)) if config.epochs else 1.0
-    report = {
-        "step": fitted.step, "questions": len(learned), "held_out": len(held), "informative": informative,
-        "moved": fitted.moved, "correlation_with_start": alike,
-    }  # fmt: skip
-    few = f"{informative} are informative, want at least {2 * FEWEST}"
-    notes = who_chose(config, len(held), few) + (warnings(fitted.moved, alike) if config.epochs else [])
+    counts = {"questions": len(learned), "held_out": len(held), "informative": informative}
+    return _described(fitted, config, alike, counts)
+
+
+def _described(fitted: Fitted, config: Training, alike: float | None, counts: dict[str, int]) -> Fitted:
+    """The result with its report and notes. `alike`: the correlation of scores before and after training."""
+    report = {"step": fitted.step, **counts, "moved": fitted.moved, "correlation_with_start": alike}
+    few = f"{counts['informative']} are informative, want at least {2 * FEWEST}"
+    notes = who_chose(config, counts["held_out"], few)
+    notes += warnings(fitted.moved, alike) if config.epochs else []
     return fitted._replace(report=report, notes=tuple(notes))
+
+
+def _batch(
+    scorer: Scorer, feedback: Sequence[Feedback], width: int, questions: np.ndarray, where: np.ndarray
+) -> Batch:
+    values, present = padded_values([feedback[i] for i in questions], width)
+    return scorer.arrays(questions) | {"values": values, "present": present, "where": where}
 
 
 def _evaluated(
@@ -121,10 +128,10 @@ def _evaluated(
     """The summed values of some questions together, and the scores of each one's candidates."""
 
     def start(some: np.ndarray) -> tuple[np.ndarray, Any]:
-        where = np.arange(min(_BATCH, len(questions))) < len(some)
+        where = np.arange(min(_TOGETHER, len(questions))) < len(some)
         return some, evaluation(batch(np.resize(some, len(where)), where))
 
-    batches = (questions[begin : begin + _BATCH] for begin in range(0, len(questions), _BATCH))
+    batches = (questions[begin : begin + _TOGETHER] for begin in range(0, len(questions), _TOGETHER))
     for some, (value, scores) in fetched(map(start, batches)):
         yield float(value), [row[: len(feedback[i].rows)] for i, row in zip(some, scores)]
 

@@ -138,8 +138,7 @@ def fit(task: TrainingTask, config: Training, folder: Path, *, seed: int) -> Fit
                 elif progress.step % save_every == 0:
                     metrics.flush()
                     checkpoints.save(progress.step, now, dataclasses.asdict(progress), None)
-        best = checkpoints.best
-        if best is not None and best != progress.step:
+        if (best := checkpoints.best) is not None and best != progress.step:
             del now
             now, _ = checkpoints.restore(best, target)
         return Fitted(

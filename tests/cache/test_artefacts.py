@@ -27,10 +27,7 @@ from pbr_jax.cache import artefacts
 from pbr_jax.cache.artefacts import digest, obtain
 from pbr_jax.corpus import store
 
-
-@pytest.fixture(autouse=True)
-def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("fresh_cache")
 
 
 @contextmanager

@@ -22,10 +22,7 @@ PAGES = (DOCS / "tutorials" / "new_method.md", DOCS / "howto" / "learners.md")
 SMALL = {"generate.max_new_tokens": 2, "prompt.max_tokens": 300, "eval.resamples": 20}
 SMALL |= {"eval.likelihood": "off"}
 
-
-@pytest.fixture(autouse=True)
-def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("fresh_cache")
 
 
 @pytest.fixture

@@ -25,10 +25,7 @@ from pbr_jax.sweeps.sweep import command, trials
 HISTORIES = {f"u{n}": [f"i love tea day {n}", "cats", "about football"] for n in range(4)}
 SCORING = ("query_likelihood", "pointwise", "icr")
 
-
-@pytest.fixture(autouse=True)
-def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("fresh_cache")
 
 
 @pytest.fixture

@@ -17,10 +17,7 @@ from pbr_jax.llm.usage import Usage, cost, count, metered, usage_of
 HISTORIES = {f"u{n}": [f"i love tea day {n}", "cats"] for n in range(6)}
 COUNTED = ("server_calls", "server_prompt_tokens", "server_completion_tokens", "server_calls_without_usage")
 
-
-@pytest.fixture(autouse=True)
-def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("fresh_cache")
 
 
 @pytest.fixture

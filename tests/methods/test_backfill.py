@@ -26,10 +26,7 @@ ABLATION: Any = sys.modules[type(CONFIG.select).__module__]
 Gain: Any = ABLATION.Gain
 TOPICS = ("tea", "cats", "football", "violins")
 
-
-@pytest.fixture(autouse=True)
-def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("fresh_cache")
 
 
 def gains(*helps: bool) -> list[Any]:

@@ -15,10 +15,7 @@ from pbr_jax.graph import walk
 from pbr_jax.methods.select.purple import features, part_names, question, with_features
 from pbr_jax.models.set_policy import SetPolicyConfig
 
-
-@pytest.fixture(autouse=True)
-def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("fresh_cache")
 
 
 @pytest.fixture

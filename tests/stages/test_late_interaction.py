@@ -8,8 +8,6 @@ import pytest
 from pbr_jax.base.types import Document, Example
 from pbr_jax.corpus.store import Store, build
 from pbr_jax.stages import late_interaction as late
-from pbr_jax.stages import token_vectors as ragged
-from pbr_jax.stages.late_interaction import TokenVectors
 from pbr_jax.text.token_encoder import TokenEncoder, max_sims
 
 
@@ -35,7 +33,7 @@ class Mortal(TokenEncoder):
 def test_what_was_interrupted_goes_on_and_is_bit_equal(
     store: Store, tiny_models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(ragged, "_TOGETHER", 4)
+    monkeypatch.setattr(late, "_TOGETHER", 4)
     encoder = Mortal(tiny_models["encoder.model"])
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     whole.mkdir()
@@ -56,10 +54,11 @@ def test_what_was_interrupted_goes_on_and_is_bit_equal(
 def test_rows_are_the_encoders_within_half_precision(
     store: Store, tiny_models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(ragged, "_TOGETHER", 4)
+    monkeypatch.setattr(late, "_TOGETHER", 4)
     encoder = TokenEncoder(tiny_models["encoder.model"])
     late._embed(tmp_path, store=store, encoder=encoder)
-    found, wanted = TokenVectors(tmp_path), encoder.encode([text for _, text in store.texts()], "document")
+    found = late.TokenVectors(tmp_path)
+    wanted = encoder.encode([text for _, text in store.texts()], "document")
     assert found.means.shape == (11, 16)
     query = encoder.encode(["love tea"], "query")[0]
     for row, vectors in enumerate(wanted):
@@ -74,13 +73,13 @@ def test_rows_are_the_encoders_within_half_precision(
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux tells its memory maps")
 def test_few_files_are_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Linux allows a process some 65,000 memory maps; a file is 1,024 texts."""
-    monkeypatch.setattr(ragged, "_TOGETHER", 1)
-    monkeypatch.setattr(ragged, "_OPEN", 3)
+    monkeypatch.setattr(late, "_TOGETHER", 1)
+    monkeypatch.setattr(late, "_OPEN", 3)
     texts = [f"{number}" for number in range(12)]
-    ragged.keep(
+    late.keep(
         tmp_path, texts, len(texts), lambda some: [np.full((2, 4), float(text)) for text in some], "vectors"
     )
-    kept = ragged.Ragged(tmp_path)
+    kept = late.Ragged(tmp_path)
     for row in (*range(12), *range(12)):
         assert kept[row].tolist() == [[row] * 4] * 2
     assert Path("/proc/self/maps").read_text().count(f"{tmp_path}/vectors-") <= 3

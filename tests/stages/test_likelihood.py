@@ -23,10 +23,7 @@ HISTORIES = {
     "cyd": [],
 }
 
-
-@pytest.fixture(autouse=True)
-def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("fresh_cache")
 
 
 def config(root: Path, models: dict[str, str], **fields: object) -> Config:

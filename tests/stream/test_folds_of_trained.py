@@ -38,10 +38,7 @@ SYSTEMS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 LABELS = {"ropg": "retriever", "reranker": "reranker", "purple": "purple", "tuned generator": "generator"}
 
-
-@pytest.fixture(autouse=True)
-def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("fresh_cache")
 
 
 @pytest.fixture

@@ -33,11 +33,7 @@ from pbr_jax.config import Config, load, override
 from pbr_jax.experiment.plan import Plan
 from pbr_jax.stages.rankings import Questions, Rankings, rankings
 
-
-@pytest.fixture(autouse=True)
-def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("fresh_cache")
 
 
 @pytest.fixture

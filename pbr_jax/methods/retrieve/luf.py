@@ -19,7 +19,7 @@ from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Bound, Node, Slot, builds_nodes, constant
 from pbr_jax.index import Matrix
 from pbr_jax.methods.expand.none import Nothing
-from pbr_jax.methods.retrieve import fused, luf_state
+from pbr_jax.methods.retrieve import adapted, fused
 from pbr_jax.options import Labels, Learner, LUFLoss, Retrieve, Training, adapting, names_of
 from pbr_jax.options.base import added
 from pbr_jax.pipeline import Examples, Neighbour, Query, RetrieveSlot, Tally
@@ -42,7 +42,7 @@ class Luf(Learner, Retrieve):
     # trained part. query_tower: the encoder, for queries alone; map: a linear map of query vectors, trained
     # in seconds; both: the encoder, also for documents, which are encoded again after every block (as in the
     # paper)
-    moves: luf_state.Moves = "query_tower"
+    moves: adapted.Moves = "query_tower"
     # starting point of every update. frozen: the untrained encoder, with all labels so far, so nothing is
     # forgotten; last: the previous state, with the labels of the newest block and a sample of older ones
     starts: Literal["frozen", "last"] = "frozen"
@@ -122,7 +122,7 @@ class Luf(Learner, Retrieve):
 
     @builds_nodes
     def check_run(self, run: Run) -> None:
-        luf_state.check_encoder(vectors.encoder(run).value)
+        adapted.check_encoder(vectors.encoder(run).value)
         store: Store = run.data.value
         if not store.has_shared and run.config.collaboration != "text":
             raise UserError(
@@ -142,7 +142,7 @@ class Luf(Learner, Retrieve):
             )
 
     def start(self, folder: Path, *, encoder: TextEncoder, **values: Any) -> None:
-        luf_state.write(folder, luf_state.State(self.moves, encoder.fingerprint))
+        adapted.write(folder, adapted.State(self.moves, encoder.fingerprint))
 
     def corpus(self, store: Store, state: Path) -> Store:
         file = simulated.corpus(state)
@@ -153,10 +153,10 @@ class Luf(Learner, Retrieve):
     ) -> RetrieveSlot:
         corpus = self.corpus(store, state)
         if corpus is not store:
-            values["embeddings"], values["shared"] = luf_state.searched(corpus, encoder, self.index)
+            values["embeddings"], values["shared"] = adapted.searched(corpus, encoder, self.index)
         known = {"store": corpus, "encoder": encoder, **values}
         k = max(fused.depth(store), self.k) if self.of else self.k
-        own = luf_state.searching(state, k, self.index, self.least_own, **known)
+        own = adapted.searching(state, k, self.index, self.least_own, **known)
         if not self.of:
             return own
         parts = {self.method: own, **fused.opened(self.of, k, tally, values)}
@@ -186,7 +186,7 @@ class Luf(Learner, Retrieve):
             found = query_vectors(encoder, queries)
             queries = [query._replace(vector=vector) for query, vector in zip(queries, found)]
         depth, known = self.labels.depth, {"store": store, "encoder": encoder, **values}
-        search = gated(luf_state.searching(state, depth, self.index, self.least_own, **known), collaboration)
+        search = gated(adapted.searching(state, depth, self.index, self.least_own, **known), collaboration)
         rankings = search(examples, queries, [_open(store, e.user_id, collaboration) for e in examples])
         rankings = [sorted(ranking, key=lambda c: -c.score)[:depth] for ranking in rankings]
         labelled = label(self.labels, examples, rankings, seed=seed, judge=judge, collaboration=collaboration)
@@ -204,12 +204,12 @@ class Luf(Learner, Retrieve):
         if self.remarks != "none":
             simulated.add(self.corpus(store, state), blocks[-1].examples, _told(blocks[-1]), out)
         training = out / "training"  # what a killed attempt left, such as checkpoints
-        if not (out / luf_state.HEADER).is_file():
+        if not (out / adapted.HEADER).is_file():
             lessons = _lessons(self, blocks, seed)
             if lessons:
                 self._train(lessons, state, out, training, seed, store=store, **values)
             else:
-                luf_state.copy(state, out)
+                adapted.copy(state, out)
         shutil.rmtree(training, ignore_errors=True)
 
     def _train(
@@ -228,7 +228,7 @@ class Luf(Learner, Retrieve):
         from pbr_jax.train import luf
 
         enable_compilation_cache()
-        begin = luf_state.params(state) if self.starts == "last" else None
+        begin = adapted.params(state) if self.starts == "last" else None
         texts = [lesson.query for lesson in lessons]
         if self.moves == "map":
             given = np.array([lesson.vector for lesson in lessons], np.float32)
@@ -248,8 +248,8 @@ class Luf(Learner, Retrieve):
         )
         losses = [line["loss"] for line in fitted.metrics if "loss" in line]
         known = (losses[0], losses[-1]) if losses else None
-        header = luf_state.State(self.moves, encoder.fingerprint, len(lessons), fitted.step, known)
-        luf_state.write(out, header, fitted.params)
+        header = adapted.State(self.moves, encoder.fingerprint, len(lessons), fitted.step, known)
+        adapted.write(out, header, fitted.params)
 
     def report(self, blocks: Any, *, store: Store, **values: Any) -> dict[str, float]:
         """How right the labels are. Raises UserError where no block has a document that holds the answer."""

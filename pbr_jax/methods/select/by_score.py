@@ -1,13 +1,13 @@
 """Candidates in the order of new scores: the base of most selections, and those whose scores are simple."""
 
 import dataclasses
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
+from pbr_jax.base.draws import generator
 from pbr_jax.base.types import UserError
 from pbr_jax.graph import Node, builds_nodes, constant
 from pbr_jax.options import IDLE, Select
@@ -110,9 +110,10 @@ class Random(ByScore):
         return {"seed": constant("seed", run.config.seed)}
 
     def scores(self, batch: Batch, tally: Tally, *, seed: int) -> list[np.ndarray]:
-        names = [f"{seed}\0select\0{example.user_id}\0{example.id}" for example in batch.examples]
-        seeds = [int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") for name in names]
-        return [np.random.default_rng(s).random(len(r)) for s, r in zip(seeds, batch.rankings, strict=True)]
+        return [
+            generator(seed, "select", example.user_id, example.id).random(len(ranking))
+            for example, ranking in zip(batch.examples, batch.rankings, strict=True)
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,13 +24,13 @@ from pbr_jax.models.set_policy import Fusion, SetPolicyConfig, from_arrays, set_
 from pbr_jax.options import Feedback, Optimizer, Training, TrainingSplit, added
 from pbr_jax.pipeline import Examples, Ranking, Tally
 from pbr_jax.stages import feedback, language_model, vectors
-from pbr_jax.stages import token_vectors as ragged
+from pbr_jax.stages import late_interaction as late
 from pbr_jax.stages.generator import generator
+from pbr_jax.stages.late_interaction import Ragged
 from pbr_jax.stages.rankings import Questions, Rankings, at_depth, drop_leaks, rankings
 from pbr_jax.stages.run import Run, enable_compilation_cache, metered, once, tallied
 from pbr_jax.stages.scores import standardised
 from pbr_jax.stages.together import by_rows
-from pbr_jax.stages.token_vectors import Ragged
 from pbr_jax.stages.trained import check_training, is_saved, load_report, load_saved, save_fitted
 from pbr_jax.system import System
 from pbr_jax.text.encode import TextEncoder, TokenStates, padded
@@ -316,7 +316,7 @@ def query_states(run: Run, asked: Questions, tokens: int) -> Node:
 
 def _encode_records(folder: Path, tokens: int, *, store: Store, encoder: TextEncoder) -> None:
     encode = partial(TokenStates(encoder, tokens).encode, role="document")
-    ragged.keep(folder, (text for _, text in store.texts()), store.rows, encode, "token states")
+    late.keep(folder, (text for _, text in store.texts()), store.rows, encode, "token states")
 
 
 def _encode_queries(
@@ -324,7 +324,7 @@ def _encode_queries(
 ) -> None:
     encode = partial(TokenStates(encoder, tokens).encode, role="query")
     texts = (example.query for example in asked.read(store))
-    ragged.keep(folder, texts, asked.count(store), encode, "token states")
+    late.keep(folder, texts, asked.count(store), encode, "token states")
 
 
 _BATCH = 16  # questions of one forward pass

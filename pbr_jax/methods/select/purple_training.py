@@ -107,15 +107,8 @@ def train(
 
     def evaluate(params: Params) -> float:
         if options.training.select_by == "rank_correlation":
-            return agreement(params)
+            return _agreement(reward, dict(_scored(policy, score, params, held, sizes)))
         return float(reward(_chosen(policy, score, params, held, sizes, k)).mean())
-
-    def agreement(params: Params) -> float:
-        """Of the logits with what each candidate alone is worth to held-out users."""
-        scored = dict(_scored(policy, score, params, held, sizes))
-        alone = [(question, (place,)) for question in scored for place in range(sizes[question])]
-        values = np.split(reward(alone), np.cumsum([len(row) for row in scored.values()])[:-1])
-        return rank_correlation(values, list(scored.values()))
 
     start = jax.jit(policy.model.init)(jax.random.key(seed))
     drawn = Drawn(folder / f"drawn-{jax.process_index()}.jsonl")
@@ -132,6 +125,13 @@ def train(
     fitted = fit(task, options.training, folder, seed=seed)
     report = _report(fitted, policy, score, start, learned, held, sizes)
     return fitted._replace(report=report, notes=_notes(fitted, report, options.training))
+
+
+def _agreement(reward: Reward, scored: Mapping[int, np.ndarray]) -> float:
+    """The rank correlation of questions' logits with what each candidate alone is worth."""
+    alone = [(question, (place,)) for question, logits in scored.items() for place in range(len(logits))]
+    values = np.split(reward(alone), np.cumsum([len(logits) for logits in scored.values()])[:-1])
+    return rank_correlation(values, list(scored.values()))
 
 
 def _report(

@@ -8,7 +8,8 @@ import pytest
 from pbr_jax.base.types import UserError
 from pbr_jax.config import Config, override
 from pbr_jax.experiment.plan import Plan
-from pbr_jax.methods.retrieve import Adapted, luf_state
+from pbr_jax.methods.retrieve import Adapted
+from pbr_jax.methods.retrieve import adapted as luf_state
 from pbr_jax.text.encode import TextEncoder
 
 

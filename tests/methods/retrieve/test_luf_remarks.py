@@ -11,18 +11,15 @@ from pbr_jax.base.types import UserError
 from pbr_jax.config import Config, override
 from pbr_jax.corpus.store import Store
 from pbr_jax.experiment.plan import Plan
-from pbr_jax.methods.retrieve import Luf, luf_state
+from pbr_jax.methods.retrieve import Luf
+from pbr_jax.methods.retrieve import adapted as luf_state
 from pbr_jax.options import Optimizer, adapting
 from pbr_jax.stages import simulated
 from pbr_jax.stages.simulated import OTHERS
 
 TOPICS = ("tea", "cats", "football", "violins")
 
-
-@pytest.fixture(autouse=True)
-def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("fresh_cache")
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from pbr_jax.base.types import UserError
 from pbr_jax.config import Config, override
 from pbr_jax.experiment.plan import Plan
 from pbr_jax.exporting.export import export
-from pbr_jax.methods.retrieve import BM25, Adapted, Fused, Luf, luf_state
+from pbr_jax.methods.retrieve import BM25, Adapted, Fused, Luf
+from pbr_jax.methods.retrieve import adapted as luf_state
 from pbr_jax.options import Optimizer, adapting
 from pbr_jax.text.encode import TextEncoder
 from pbr_jax.train import luf as training
@@ -21,11 +22,7 @@ from pbr_jax.train import luf as training
 CONFIGS = Path(__file__).parents[3] / "configs"
 TOPICS = ("tea", "cats", "football", "violins")
 
-
-@pytest.fixture(autouse=True)
-def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("fresh_cache")
 
 
 @pytest.fixture

@@ -46,9 +46,7 @@ def root(tmp_path: Path) -> Path:
     return dialogue_files.write(tmp_path / "data", "sgd")
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("fresh_cache")
 
 
 def test_a_turn_finds_summaries_of_earlier_turns_of_its_dialogue_alone(
