@@ -329,6 +329,24 @@ def test_a_place_that_cannot_be_read_or_written_is_named(filled: Answers, tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == ["cache"]
 
 
+def test_an_export_that_fails_leaves_the_old_file(
+    filled: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = tmp_path / "a.jsonl"
+    filled.export(path)
+    old = path.read_bytes()
+    filled.add("text", {key(4): "new"})
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UserError, match=r"cannot write .*No space"):
+        filled.export(path)
+    assert path.read_bytes() == old
+    assert len(list(tmp_path.iterdir())) == 2
+
+
 @pytest.mark.parametrize(
     "foreign",
     [

@@ -9,7 +9,9 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ import pbr_jax.llm
 from pbr_jax.base.types import UserError
 from pbr_jax.config import LLM as LLMConfig
 from pbr_jax.llm import LLM, Score
-from pbr_jax.llm.answers_file import Answers
+from pbr_jax.llm.answers_file import Answers, Row
 from pbr_jax.llm.cache import Cached, noted, unkept
 from pbr_jax.llm.engine.jax_backend import JaxLLM
 from pbr_jax.llm.engine.t5_backend import T5LLM
@@ -296,6 +298,19 @@ def test_a_generation_that_is_killed_loses_no_answer_and_ends_as_one_that_was_no
     assert len(set(found)) > 5
 
 
+def test_threads_share_one_object(file: Path):
+    llm, barrier = Cached(Counting(), file), threading.Barrier(8)
+
+    def ask(thread: int) -> list[str]:
+        barrier.wait()
+        return llm.generate([f"{i}" for i in range(10)] + [f"own {thread}"], Sampling(1))
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(ask, range(8)))
+    assert found == [[*(f"{i}/1" for i in range(10)), f"own {thread}/1"] for thread in range(8)]
+    assert len(rows(file)) == 10 + 8
+
+
 # -- Damage ------------------------------------------------------------------------------------------
 
 
@@ -426,11 +441,42 @@ def test_load_follows_the_cache_folder(tiny: Path, tmp_path: Path, monkeypatch: 
     assert llm is not pbr_jax.llm.load(LLMConfig(model=str(tiny)))
 
 
+def test_other_weights_in_the_same_place_are_another_model(tiny: Path, tmp_path: Path):
+    from safetensors.numpy import load_file, save_file
+
+    place = tmp_path / "model"
+    shutil.copytree(tiny, place)
+    before = pbr_jax.llm.load(LLMConfig(model=str(place)))
+    score = before.score(["the"], ["cat"])
+    tensors = load_file(place / "model.safetensors")
+    save_file({name: 2 * value for name, value in tensors.items()}, place / "model.safetensors")
+    after = pbr_jax.llm.load(LLMConfig(model=str(place)))
+    assert after.fingerprint != before.fingerprint
+    assert after.score(["the"], ["cat"]) != score
+    assert before.score(["the"], ["cat"]) == score  # what is in memory keeps its name
+
+
 def test_an_answer_from_the_cache_reads_no_weights(tiny: Path, tmp_path: Path, file: Path):
     wanted = Cached(JaxLLM(tiny), file).generate(["the cat"], Sampling(4))
     fresh = JaxLLM(tiny)
     assert Cached(fresh, file).generate(["the cat"], Sampling(4)) == wanted
     assert "_weights" not in vars(fresh)
+
+
+def test_a_stored_answer_of_another_kind_is_told_and_asked_for_again(
+    tiny: Path, file: Path, capfd: pytest.CaptureFixture[str]
+):
+    """Its checksum is right: somebody wrote it."""
+    llm = Cached(JaxLLM(tiny), file)
+    score = llm.score(["the cat"], ["sat"])
+    (old,) = rows(file)
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        other = Row.of(old[0], "text", "sat")[1:]
+        connection.execute("UPDATE answers SET kind = ?, value = ?, checksum = ?", other)
+        connection.commit()
+    assert llm.score(["the cat"], ["sat"]) == score
+    assert "1 answers" in capfd.readouterr().err
+    assert rows(file) == [old]
 
 
 def test_fields_of_a_sampling_may_be_given_by_name(file: Path):

@@ -137,6 +137,16 @@ def test_score_equals_cross_entropy(tiny):
         assert score.mean == pytest.approx(-float(loss) / len(second), abs=1e-4)
 
 
+@pytest.mark.long
+def test_batching_and_padding_do_not_change_results(tiny):
+    """Alone or among others: the same greedy texts, samples and scores."""
+    one, many = (JaxLLM(tiny[0], batch_size=size) for size in (1, 8))
+    for sampling in (Sampling(5), Sampling(5, temperature=0.8, top_p=0.9, seed=5)):
+        assert one.generate(PROMPTS, sampling) == many.generate(PROMPTS, sampling)
+    alone, together = (llm.score(PROMPTS, ["cat hat mat"] * len(PROMPTS)) for llm in (one, many))
+    np.testing.assert_allclose([s.total for s in alone], [s.total for s in together], atol=1e-4)
+
+
 def test_sampling_is_seeded_by_prompt_and_occurrence(tiny):
     llm = JaxLLM(tiny[0], batch_size=8)
     options: dict[str, Any] = dict(max_new_tokens=12, temperature=1.0)
@@ -147,6 +157,22 @@ def test_sampling_is_seeded_by_prompt_and_occurrence(tiny):
     among = llm.generate(["mat", "the cat", "a", "the cat", "mat"], Sampling(**options, seed=1))
     assert [among[1], among[3]] == first[:2]
     assert among[0] != among[4]
+
+
+@pytest.mark.parametrize("temperature", [0.0, pytest.param(0.7, marks=pytest.mark.long)])
+def test_a_resumed_call_gives_the_same_texts_and_computes_only_the_rest(tiny, temperature):
+    """Interrupted after any number of answers; and whatever other answers are known."""
+    llm, sampling = JaxLLM(tiny[0], batch_size=2), Sampling(6, temperature=temperature, seed=3)
+    found: list[tuple[int, str]] = []
+    whole = llm.generate(PROMPTS, sampling, on_batch=lambda i, t: found.extend(zip(i, t)))
+    assert sorted(index for index, _ in found) == list(range(len(PROMPTS)))
+    for finished in range(len(found) + 1):
+        done, seen = dict(found[:finished]), set[int]()
+        assert llm.generate(PROMPTS, sampling, done=done, on_batch=lambda i, t: seen.update(i)) == whole  # noqa: B023
+        assert seen >= set(range(len(PROMPTS))) - set(done)
+        # Equal prompts are one where nothing is sampled: finished with their twin.
+        assert {PROMPTS[index] for index in seen & set(done)} <= {PROMPTS[i] for i in seen - set(done)}
+    assert llm.generate(PROMPTS, sampling, done={3: "kept from before"})[3] == "kept from before"
 
 
 def test_an_interruption_leaves_what_was_finished(tiny):

@@ -58,6 +58,22 @@ def test_a_stop_string_may_be_of_characters_of_several_tokens(tiny):
     assert found == [partitioned(text, (stop,)) for text in whole] != whole
 
 
+def test_an_interrupted_call_goes_on_to_the_same_answers(tiny):
+    llm, kept = JaxLLM(tiny, batch_size=2), {}
+    stop = tuple(pieces(llm.generate(MANY, Sampling(NEW)), 1)[:2])
+    whole = llm.generate(MANY, Sampling(NEW, stop=stop))
+
+    def interrupt(places: Any, texts: Any) -> None:
+        kept.update(zip(places, texts))
+        if len(kept) >= 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate(MANY, Sampling(NEW, stop=stop), on_batch=interrupt)
+    assert all(whole[place] == text for place, text in kept.items())
+    assert llm.generate(MANY, Sampling(NEW, stop=stop), done=kept) == whole
+
+
 def test_a_row_ends_with_its_answer_and_compiles_nothing_new(tiny, monkeypatch):
     made, decode = [], decoding.decode
 

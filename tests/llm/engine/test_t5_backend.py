@@ -112,6 +112,16 @@ def test_score_equals_cross_entropy(tiny, llm):
         assert score.total == pytest.approx(-float(loss), abs=1e-4)
 
 
+@pytest.mark.long
+def test_batches_do_not_change_results(tiny, llm):
+    """Alone or among others: the same texts by every way of decoding, and the same scores."""
+    alone, prompts = T5LLM(tiny[0], batch_size=1), PROMPTS[:3]
+    for way in (Sampling(5), Sampling(5, num_beams=2), Sampling(5, temperature=0.8, top_p=0.9, seed=5)):
+        assert alone.generate(prompts, way) == llm.generate(prompts, way)
+    one, many = (model.score(prompts, ["cat hat"] * 3) for model in (alone, llm))
+    np.testing.assert_allclose([s.total for s in one], [s.total for s in many], atol=1e-4)
+
+
 def test_sampling_is_seeded_by_the_prompt_and_its_occurrence(llm):
     options: dict[str, Any] = dict(max_new_tokens=5, temperature=1.5)
     first = llm.generate(["the cat", "hat", "the cat"], Sampling(**options, seed=1))
