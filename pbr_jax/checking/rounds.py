@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -91,7 +92,7 @@ def rounds(
     while not done or size >= min(done + _LEAST, total) > done:
         before = done
         terminal.err(f"check: {what} in {len(rows)} ways, {size} of {total} questions")
-        asking = _Asking(base, rows, out, before, size, end, clock, timed=bool(rate))
+        asking = _Asking(base, rows, out, before, size, end, clock, bool(rate))
         folders = asking.all(ways)
         done = asking.size
         rate = len(ways) * asking.each or rate  # of the first round with loading: never too low
@@ -104,29 +105,28 @@ def rounds(
             size = min(size, done + int(_SURE * max(end - clock(), 0.0) / rate))
 
 
+@dataclass
 class _Asking:
     """One round: `size` questions, `done` of which are in the cache, which shrink where time is short.
 
     `timed`: whether it is known what a question takes.
     """
 
-    def __init__(
-        self,
-        base: Config,
-        rows: Mapping[str, Overrides],
-        out: Path,
-        done: int,
-        size: int,
-        end: float,
-        clock: Callable[[], float],
-        *,
-        timed: bool,
-    ) -> None:
-        self.base, self.rows, self.out, self.done, self.size, self.clock = base, rows, out, done, size, clock
-        self.start, self.timed, self.folders = clock(), timed, dict[str, Path]()
-        self.time = max(end - self.start, 0.0)
-        self.asked = self.spent = 0.0  # questions that models answered, and seconds of the runs that had some
-        self.asks = base.eval.likelihood != "off" or not isinstance(base.generate, generate.Nothing)
+    base: Config
+    rows: Mapping[str, Overrides]
+    out: Path
+    done: int
+    size: int
+    end: float
+    clock: Callable[[], float]
+    timed: bool
+    folders: dict[str, Path] = field(default_factory=dict)
+    answered: float = 0.0  # questions that models answered
+    spent: float = 0.0  # seconds of the runs that had some
+
+    def __post_init__(self) -> None:
+        self.start = self.clock()
+        self.time = max(self.end - self.start, 0.0)
 
     def all(self, ways: Sequence[str]) -> Mapping[str, Path]:
         """The folders of all rows."""
@@ -151,17 +151,18 @@ class _Asking:
         config, start = override(self.base, {**self.rows[name], "system": name, "limit": size}), self.clock()
         with usage.looked_up() as looked:
             path = run(config, self.out / name, overwrite=True).path
+        asks = self.base.eval.likelihood != "off" or not isinstance(self.base.generate, generate.Nothing)
         # A stage that is found whole looks nothing up.
-        made = size * looked["made"] / max(looked.total(), 1) if self.asks else new
+        made = size * looked["made"] / max(looked.total(), 1) if asks else new
         if made and new > 0:
-            self.asked += min(new, made)
+            self.answered += min(new, made)
             self.spent += self.clock() - start
         return path
 
     @property
     def each(self) -> float:
         """Seconds that a question took in one row, so far; 0 where the cache had all answers."""
-        return self.spent / self.asked if self.asked else 0.0
+        return self.spent / self.answered if self.answered else 0.0
 
     def _left(self, ways: int) -> str:
         seconds = ways * (self.size - self.done) * self.each

@@ -20,7 +20,7 @@ from pbr_jax.base.types import Example
 from pbr_jax.checking.rounds import ALIKE, ANSWERED, CHOSEN, NOTHING, OTHERS
 from pbr_jax.corpus.store import Store
 from pbr_jax.eval.differences import paired
-from pbr_jax.eval.metrics import LOWER_IS_BETTER, plain_mean
+from pbr_jax.eval.metrics import direction, plain_mean
 from pbr_jax.eval.runs import Record, Row, Run, read_run
 from pbr_jax.eval.significance import FEWEST, Difference, paired_difference, turned
 
@@ -159,11 +159,7 @@ def verdict(folders: Mapping[str, Path], store: Store, answered: Mapping[str, Pa
 def less(rows: Mapping[str, Row], name: str, other: str, measure: str) -> Difference | None:
     """A row less another, turned so that more is better; None where they have no questions in common."""
     found = paired(rows[name], rows[other], [measure]).get(measure)
-    return None if found is None else turned(found, _sign(measure))
-
-
-def _sign(measure: str) -> float:
-    return -1.0 if measure in LOWER_IS_BETTER else 1.0
+    return None if found is None else turned(found, direction(measure))
 
 
 def _measures(rows: Mapping[str, Row], *without: str) -> list[Measure]:
@@ -211,7 +207,7 @@ def needed(difference: Difference, questions: int) -> int | None:
 def best(rows: Mapping[str, Row], measure: str, users: int) -> tuple[str, ...]:
     """The own rows that no other one is surely better than, by their means; of a few users all."""
     own = [name for name in rows if name not in (NOTHING, OTHERS, ALIKE)]
-    leader, *others = sorted(own, key=lambda name: -_sign(measure) * rows[name].first.metrics[measure])
+    leader, *others = sorted(own, key=lambda name: -direction(measure) * rows[name].first.metrics[measure])
     kept = [leader]
     for name in others:
         found = less(rows, leader, name, measure)
@@ -238,7 +234,7 @@ def _gain(
         np.array([[one[name].metrics[measure]] for name in questions]) for one in (chosen, nothing)
     )
     clusters = [chosen[name].cluster for name in questions]
-    return turned(paired_difference(first, second, clusters, plain_mean), _sign(measure))
+    return turned(paired_difference(first, second, clusters, plain_mean), direction(measure))
 
 
 def groups(runs: Mapping[str, Run], measure: str, store: Store) -> dict[str, list[Group]]:

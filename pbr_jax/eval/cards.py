@@ -18,7 +18,7 @@ from rapidfuzz import fuzz, process
 from pbr_jax.base.tables import number
 from pbr_jax.base.terminal import Paragraph, plain, visible
 from pbr_jax.base.types import UserError
-from pbr_jax.eval.metrics import LOWER_IS_BETTER
+from pbr_jax.eval.metrics import direction
 from pbr_jax.eval.run_files import lines, parse_object, verified
 from pbr_jax.eval.runs import Run
 
@@ -127,10 +127,9 @@ def _either(names: Sequence[str]) -> str:
 
 def gains(first: Run, second: Run, measure: str) -> dict[str, float]:
     """What the first run gains over the second on each question that both scored; more is better."""
-    sign = -1.0 if measure in LOWER_IS_BETTER else 1.0
     others = second.records or {}
     return {
-        id: sign * (record.metrics[measure] - others[id].metrics[measure])
+        id: direction(measure) * (record.metrics[measure] - others[id].metrics[measure])
         for id, record in (first.records or {}).items()
         if id in others and measure in record.metrics and measure in others[id].metrics
     }

@@ -104,6 +104,11 @@ def text_metric(name: str, labels: Strings = ()) -> Metric:
     return Metric(name, statistics, finish, name not in LOWER_IS_BETTER)
 
 
+def direction(name: str) -> float:
+    """1 where more of a metric is better, -1 where less is."""
+    return -1.0 if name in LOWER_IS_BETTER else 1.0
+
+
 def within_range(name: str, interval: tuple[float, float]) -> tuple[float, float]:
     """An interval clipped to the range of the metric, since Student's t is unbounded."""
     share = name in _SHARES or "@" in name  # ranking metrics are named by their k

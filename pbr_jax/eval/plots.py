@@ -71,11 +71,7 @@ def lines(series: Mapping[str, Sequence[Point]], metric: str, field: str) -> Any
         axes.errorbar(xs, [point.value for point in ordered], yerr=reach, color=colour,
                       marker="o", capsize=3, lw=1.6, label=_plain(label))  # fmt: skip
     axes.set_xticks([*spread.values()], ["all" if tick == math.inf else f"{tick:g}" for tick in spread])
-    axes.set_xlabel(field)
-    axes.set_ylabel(metric)
-    axes.grid(axis="y", color="#dddddd", lw=0.8)
-    axes.legend(frameon=False, loc="best")
-    return figure
+    return _labelled(figure, field, metric, loc="best")
 
 
 def course(series: Mapping[str, Sequence[tuple[int, float, float]]], metric: str) -> Any:
@@ -87,11 +83,7 @@ def course(series: Mapping[str, Sequence[tuple[int, float, float]]], metric: str
         colour = _COLOURS[i % len(_COLOURS)]
         axes.plot(ends, values, "o", color=colour, alpha=0.35, ms=4)
         axes.plot(ends, running, color=colour, lw=1.8, label=_plain(label))
-    axes.set_xlabel("questions answered")
-    axes.set_ylabel(metric)
-    axes.grid(axis="y", color="#dddddd", lw=0.8)
-    axes.legend(frameon=False, loc="best")
-    return figure
+    return _labelled(figure, "questions answered", metric, loc="best")
 
 
 def against(points: Sequence[Point], metric: str, across: str) -> Any:
@@ -103,11 +95,7 @@ def against(points: Sequence[Point], metric: str, across: str) -> Any:
         axes.errorbar(point.x, point.value, yerr=reach, color=_COLOURS[colour], marker="osD^v"[turn % 5],
                       ls="", capsize=3, lw=1.4, label=_plain(point.label))  # fmt: skip
     axes.set_xscale("log")
-    axes.set_xlabel(across)
-    axes.set_ylabel(metric)
-    axes.grid(axis="y", color="#dddddd", lw=0.8)
-    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8)
-    return figure
+    return _labelled(figure, across, metric, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8)
 
 
 def plane(groups: Mapping[str, Float[np.ndarray, "_ d"]], title: str = "", marks: Sequence[Mark] = ()) -> Any:
@@ -169,6 +157,14 @@ def _figure(height: float) -> tuple[Any, Any]:
         figure = Figure(figsize=(8.0, height), layout="constrained")
         FigureCanvasAgg(figure)
         return figure, figure.add_subplot()
+
+
+def _labelled(figure: Any, across: str, metric: str, **legend: Any) -> Any:
+    (axes,) = figure.axes
+    axes.set(xlabel=across, ylabel=metric)
+    axes.grid(axis="y", color="#dddddd", lw=0.8)
+    axes.legend(frameon=False, **legend)
+    return figure
 
 
 def _reach(point: Point) -> tuple[float, float]:

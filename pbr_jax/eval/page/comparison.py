@@ -10,7 +10,7 @@ import numpy as np
 
 from pbr_jax.eval.cards import gains
 from pbr_jax.eval.differences import corrected_p, is_shown, obstacles, paired
-from pbr_jax.eval.metrics import LOWER_IS_BETTER, plain_mean
+from pbr_jax.eval.metrics import direction, plain_mean
 from pbr_jax.eval.runs import Row, confidence_of
 from pbr_jax.eval.section import Section
 from pbr_jax.eval.significance import Column, Difference, estimates, turned
@@ -67,11 +67,6 @@ def compare(section: Section) -> Comparison:
             gains.setdefault(name, {})[row.label] = Gain(row, better, p, _shown_as(better, p, alpha))
     records = section.reference.first.records or {}
     return Comparison(section, measure, gains, len({record.cluster for record in records.values()}))
-
-
-def direction(name: str) -> float:
-    """1 where more of a metric is better, -1 where less is."""
-    return -1.0 if name in LOWER_IS_BETTER else 1.0
 
 
 def _shown_as(gain: Difference, p: float | None, alpha: float) -> int:
