@@ -36,16 +36,17 @@ def write_synthetic(options: argparse.Namespace) -> None:
 
 def recipe(options: argparse.Namespace) -> None:
     """Lists or describes recipes, makes a benchmark from one, or compares a folder with one."""
+    given = getattr(options, "from")
     if options.name is None:
         width = max(map(len, recipes.recipes()))
         for name, listed in recipes.recipes().items():
             terminal.out(f"{name:{width}}  {listed.what} ({listed.licence})")
-    elif options.given is not None and options.out is None:
+    elif given is not None and options.out is None:
         raise UserError("--from needs --out FOLDER, where the benchmark goes")
     elif options.check is not None:
         terminal.out("\n".join(recipes.check(options.name, options.check)))
     elif options.out is not None:
-        lines = recipes.make(options.name, options.out, options.given)
+        lines = recipes.make(options.name, options.out, given)
         benchmark = recipes.named(options.name).benchmark
         fields = f"--benchmark.name {benchmark} --benchmark.root {options.out}"
         terminal.out("\n".join([*lines, f"use it with {fields}"]))
@@ -71,7 +72,7 @@ def import_(options: argparse.Namespace) -> None:
     made = import_table(
         options.table,
         options.out,
-        Columns(**{**columns, "document": tuple(options.document)}),
+        Columns(**{**columns, "document": tuple(options.document or ())}),
         options.instruction,
         documents=options.documents,
         task=options.task,

@@ -20,6 +20,7 @@ from pbr_jax.base.types import Example, UserError
 from pbr_jax.eval.run_files import lines, verified
 from pbr_jax.experiment.evaluation import known_id
 from pbr_jax.experiment.opening import plan_of
+from pbr_jax.experiment.run_folder import flat
 
 _LARGEST = 1e38  # of single precision
 
@@ -48,13 +49,17 @@ def write_rankings(folder: Path, run: Path, format: Literal["trec", "ranx"]) -> 
     ]
     if not any(one.scores for one in found):
         raise UserError(f"{run}: it ranked no documents; export a run whose retrieve.method is not none")
-    judged = [o for o, example in zip(found, examples, strict=True) if example.scored and o.relevant]
-    ending = "trec" if format == "trec" else "json"
+    judged = [one for one, e in zip(found, examples, strict=True) if e.scored and one.relevant]
     kept = judged or found
-    write_lines(folder / f"run.{ending}", _trec_run(kept, system) if format == "trec" else _json_run(kept))
-    if judged:
-        qrels = _trec_qrels(judged) if format == "trec" else _json_qrels(judged)
-        write_lines(folder / f"qrels.{ending}", qrels)
+    if format == "trec":
+        write_lines(folder / "run.trec", _trec_run(kept, system))
+    else:
+        write_lines(folder / "run.json", [json.dumps({one.id: one.scores for one in kept}, indent=0)])
+    if judged and format == "trec":
+        write_lines(folder / "qrels.trec", _trec_qrels(judged))
+    elif judged:
+        qrels = {one.id: dict.fromkeys(one.relevant, 1) for one in judged}
+        write_lines(folder / "qrels.json", [json.dumps(qrels, indent=0)])
     _tell(judged, examples)
 
 
@@ -113,23 +118,6 @@ def _word(id: str) -> str:
     return re.sub(r"[\s%\x00-\x1f\x7f]", lambda found: quote(found[0], safe=""), id)
 
 
-def _json_run(found: Iterable[Ranked]) -> Iterator[str]:
-    return _json_object((one.id, one.scores) for one in found)
-
-
-def _json_qrels(found: Iterable[Ranked]) -> Iterator[str]:
-    return _json_object((one.id, dict.fromkeys(one.relevant, 1)) for one in found)
-
-
-def _json_object(entries: Iterable[tuple[str, Mapping[str, float]]]) -> Iterator[str]:
-    """One object of all entries, which need not be in memory as text together."""
-    before = "{"
-    for id, values in entries:
-        yield f"{before}\n{json.dumps(id)}: {json.dumps(values)}"
-        before = ","
-    yield "\n}\n"
-
-
 Table = dict[str, list[Any]]
 """Columns of equal length by their names; None where a row has nothing there."""
 
@@ -154,7 +142,11 @@ def write_tables(folder: Path, run: Path, format: Literal["csv", "parquet"]) -> 
 def _prediction_rows(run: Path) -> Iterator[dict[str, Any]]:
     for line in lines(run):
         documents = line.pop("documents")
-        yield {**_flat(line), "ranked": len(documents)}
+        if line.get("probabilities") is not None:
+            line["probabilities"] = json.dumps(line["probabilities"], ensure_ascii=False)
+        values = flat(line).items()
+        lists = {name: json.dumps(v, ensure_ascii=False) for name, v in values if isinstance(v, list)}
+        yield {**dict(values), **lists, "ranked": len(documents)}
 
 
 def _ranking_rows(run: Path) -> Iterator[dict[str, Any]]:
@@ -173,18 +165,6 @@ def _ranking_rows(run: Path) -> Iterator[dict[str, Any]]:
                 "span.end": end,
                 **{f"scores.{part}": score for part, score in told.get("scores", {}).items()},
             }
-
-
-def _flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in fields.items():
-        if isinstance(value, dict) and name != "probabilities":
-            found |= _flat(value, f"{prefix}{name}.")
-        elif isinstance(value, dict | list):
-            found[prefix + name] = json.dumps(value, ensure_ascii=False)
-        else:
-            found[prefix + name] = value
-    return found
 
 
 def columns(rows: Iterable[Mapping[str, Any]]) -> Table:
