@@ -7,7 +7,7 @@ from typing import Any
 
 from pbr_jax.base import terminal
 from pbr_jax.base.types import UserError
-from pbr_jax.experiment.evaluation import told_of
+from pbr_jax.experiment.evaluation import text_of
 from pbr_jax.experiment.opening import open
 from pbr_jax.remarks.judge import Script
 from pbr_jax.remarks.log import Event
@@ -39,13 +39,9 @@ def ask(options: argparse.Namespace) -> None:
 
 def _values(reply: Reply, spent: dict[str, int]) -> dict[str, Any]:
     """A reply as JSON; tokens are None where the method that answers counts none, as `label` does."""
-    dated = [{} if c.document.time is None else {"time": c.document.time} for c in reply.documents]
     return {
         "answer": reply.text,
-        "documents": [
-            {**told_of(one), **time, "text": one.document.text}
-            for one, time in zip(reply.documents, dated, strict=True)
-        ],
+        "documents": [*map(text_of, reply.documents)],
         "profile": reply.profile,
         "prompt_tokens": spent.get("generate_prompt_tokens"),
         "answer_tokens": spent.get("generate_answer_tokens"),

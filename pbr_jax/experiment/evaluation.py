@@ -323,11 +323,11 @@ def texts(store: Store, made: Made) -> Iterator[dict[str, Any]]:
             "prompt": seen["messages"],
             **({"profile": seen["profile"]} if "profile" in seen else {}),
             "answer": seen["text"],
-            "documents": [_text_of(candidate) for candidate in ranking],
+            "documents": [text_of(candidate) for candidate in ranking],
         }
 
 
-def _text_of(candidate: Candidate) -> dict[str, Any]:
+def text_of(candidate: Candidate) -> dict[str, Any]:
     """A candidate in texts.jsonl: as in predictions.jsonl, with its text, and its time where it is dated."""
     document = candidate.document
     dated = {} if document.time is None else {"time": document.time}

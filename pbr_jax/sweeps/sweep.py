@@ -14,7 +14,7 @@ import itertools
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -150,18 +150,15 @@ def _as_fields(entry: Mapping[Any, Any], base: Config, file: Path) -> dict[Any, 
         if name not in SLOTS or not isinstance(value, SLOTS[name]):
             fields[name] = value
             continue
-        chosen: dict[str, Any] = {f"{name}.method": value.method}
-        if parts := members(getattr(value, "of", None)):
-            chosen[f"{name}.of"] = [part.method for part in parts.values()]
-        start = getattr(override(base, chosen, file), name)
-        if type(start) is not type(value):
+        changes = _changes(base, replace(base, **{name: value}), file)
+        chosen = {field: one for field, one in changes.items() if field.startswith(f"{name}.")}
+        made = getattr(override(base, chosen, file), name)
+        if type(made) is not type(value):
             raise UserError(
-                f"{type(value).__name__} in sweep() has the name of {type(start).__name__}; give it one of "
+                f"{type(value).__name__} in sweep() has the name of {type(made).__name__}; give it one of "
                 'its own: method: Literal["my_method"] = "my_method"'
             )
-        inner = [one for one in names(value) if one not in ("method", "of")]
-        changed = {f"{name}.{one}": value_of(value, one) for one in inner}
-        fields |= chosen | {n: v for n, v in changed.items() if value_of(start, n.partition(".")[2]) != v}
+        fields |= chosen
     return fields
 
 
@@ -183,33 +180,35 @@ def identity(file: ConfigFile, base: Config) -> str:
 
 def command(file: ConfigFile, trial: Trial, out: Path) -> str:
     """The complete command line of one run. It needs only the config file."""
-    flags = [_flag(name, value) for name, value in _changes(file, trial)]
+    changes = _changes(file.config, trial.config, file.path)
+    flags = [_flag(name, value) for name, value in changes.items()]
     return " ".join(
         ["pbr-jax run", shlex.quote(str(file.path)), *flags, "--out", shlex.quote(str(out / trial.name))]
     )
 
 
-def _changes(file: ConfigFile, trial: Trial) -> list[tuple[str, Any]]:
-    """The fields in which a trial differs from the file's own config; those that bring others first."""
-    before, after = _fields(file.config), _fields(trial.config)
+def _changes(start: Config, wanted: Config, file: Path) -> dict[str, Any]:
+    """The fields that make one config of another; those that bring others first."""
+    before, after = _fields(start), _fields(wanted)
     bring = (*CHOSEN, "generator.method", "select.llm.model")
-    first = {name: after[name] for name in after if name in bring}
-    start = _fields(override(file.config, first, file.path)) if file.config != trial.config else before
-    rest = {name: value for name, value in after.items() if name not in start or start[name] != value}
-    return [(n, v) for n, v in first.items() if before.get(n) != v] + list(rest.items())
+    first = {name: after[name] for name in after if name in bring and before.get(name) != after[name]}
+    brought = _fields(override(start, first, file))
+    rest = {name: value for name, value in after.items() if name not in brought or brought[name] != value}
+    return first | rest
 
 
 def _fields(config: Config) -> dict[str, Any]:
     """A config's values by dotted names; the methods that a method is made of by theirs (`retrieve.of`)."""
     values = {name: value_of(config, name) for name in names(config)}
-    own = {name: value for name, value in values.items() if not re.search(r"\.of\.\w+\.method$", name)}
     return {
-        name: [one.method for one in value] if members(value) else _list(value) for name, value in own.items()
+        name: [one.method for one in value]
+        if members(value)
+        else list(value)
+        if isinstance(value, tuple)
+        else value
+        for name, value in values.items()
+        if not re.search(r"\.of\.\w+\.method$", name)
     }
-
-
-def _list(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _flag(name: str, value: Any) -> str:
