@@ -176,10 +176,7 @@ BAD: dict[str, tuple[Callable[[Case], object], list[str]]] = {
         with_weights("pytorch_model.bin", b"\x80\x04cos\nsystem\n(S'touch hacked'\ntR."),
         ["safetensors"],
     ),
-    "misshapen weights": (
-        misshapen_weights,
-        ["embeddings.word_embeddings.weight", "(8, 5)", "(8, 4)"],
-    ),
+    "misshapen weights": (misshapen_weights, ["embeddings.word_embeddings.weight", "(8, 5)", "(8, 4)"]),
     "truncated GGUF": (truncated_gguf, ["model.gguf"]),
     "offline without answers": (
         with_flags("--llm.offline"),
@@ -197,10 +194,7 @@ BAD: dict[str, tuple[Callable[[Case], object], list[str]]] = {
     ),
     "negative seed": (with_flags("--seed", "-1"), ["seed is -1", "from 0 to 4294967295"]),
     "system not UTF-8": (with_flags("--system", "caf\udce9"), ["'caf\\udce9' is not UTF-8"]),
-    "prefix not UTF-8": (
-        with_flags("--encoder.query_prefix=caf\udce9"),
-        ["caf\\udce9' is not UTF-8"],
-    ),
+    "prefix not UTF-8": (with_flags("--encoder.query_prefix=caf\udce9"), ["caf\\udce9' is not UTF-8"]),
 }
 
 
@@ -258,10 +252,7 @@ def test_a_full_disk_is_one_clear_line(case: Case, kilobytes: int):
         (["run", DENSE, "--llm.offline", "maybe"], ["llm.offline is 'maybe', want on or off"]),
         (["report", "nowhere", "--format", "pdf"], ["invalid choice: 'pdf'"]),
         (["ask", "--run", "nowhere", "--user", "u", "q"], ["no run folder at nowhere"]),
-        (
-            ["picture", "--run", "nowhere", "--question", "q", "--out", "x.svg"],
-            ["no run folder at nowhere"],
-        ),
+        (["picture", "--run", "nowhere", "--question", "q", "--out", "x.svg"], ["no run folder at nowhere"]),
         (["data", "validate", "--benchmark.name", "lamp_7", "--benchmark.root", "nowhere"], ["nowhere"]),
         (["data", "validate", "--benchmark.name", "lamp_7"], ["--benchmark.root"]),
         (["ask", "--run", "nowhere", "--user", "\udcff", "q"], ["'\\udcff' is not UTF-8"]),
@@ -304,18 +295,15 @@ def test_a_cache_is_exported_and_imported(
     assert "line 5" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "words",
-    [["--llm.offline"], ["--llm.offline", "True"], ["--llm.offline=True"], ["--llm.offline", "on"]],
-)
-def test_a_switch_is_set_alone_or_with_a_value(words: list[str]):
-    assert parsed([*words, "--seed", "3"], Config(), "pbr-jax") == override(
-        Config(), {"llm.offline": True, "seed": 3}
-    )
-
-
-def test_a_switch_is_unset_with_a_value():
+def test_a_switch_is_set_alone_or_with_a_value_and_unset_with_one():
     on = override(Config(), {"llm.offline": True})
+    for words in (
+        ["--llm.offline"],
+        ["--llm.offline", "True"],
+        ["--llm.offline=True"],
+        ["--llm.offline", "on"],
+    ):
+        assert parsed([*words, "--seed", "3"], Config(), "pbr-jax") == override(on, {"seed": 3})
     assert parsed(["--llm.offline", "False"], on, "pbr-jax") == Config()
 
 

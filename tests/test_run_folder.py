@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -183,9 +184,31 @@ def test_differences_are_told_in_words():
 FILES = ("predictions.jsonl", "texts.jsonl", "config.json", "results.json", "run.json")
 
 
+@pytest.fixture
+def refusals(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
+    """What commands that read a run's folder say of it in one line each."""
+    commands = {
+        "report": ["report"],
+        "ask": ["ask", "--user", "ann", "tea", "--run"],
+        "picture": ["picture", "--question", "ann", "--out", str(tmp_path / "a.svg"), "--run"],
+    }
+
+    def refused(out: Path, *names: str) -> list[str]:
+        told = []
+        for name in names:
+            capfd.readouterr()
+            assert main([*commands[name], str(out)]) == 2
+            lines = capfd.readouterr().err.splitlines()
+            told += [line for line in lines if line.startswith("pbr-jax: error: ")]
+        assert len(told) == len(names)
+        return told
+
+    return refused
+
+
 @pytest.mark.parametrize("file", FILES)
 def test_an_altered_file_is_refused_by_all_that_read_it_and_mended_by_the_run(
-    words: list[str], tmp_path: Path, file: str, capfd: pytest.CaptureFixture[str]
+    words: list[str], tmp_path: Path, file: str, refusals: Callable[..., list[str]]
 ):
     out = tmp_path / "out"
     assert main([*words, str(out)]) == 0
@@ -193,15 +216,7 @@ def test_an_altered_file_is_refused_by_all_that_read_it_and_mended_by_the_run(
     text = (out / file).read_text()
     (out / file).write_text(text.replace("ann", "bob") if "ann" in text else text.replace("0", "1", 1))
     assert content(out) != whole
-    for command in (
-        ["report", str(out)],
-        ["ask", "--run", str(out), "--user", "ann", "tea"],
-        ["picture", "--run", str(out), "--question", "ann", "--out", str(tmp_path / "a.svg")],
-    ):
-        capfd.readouterr()
-        assert main(command) == 2
-        error = capfd.readouterr().err
-        assert error.count("\n") == 1
+    for error in refusals(out, "report", "ask", "picture"):
         assert str(out / file) in error
         assert "run the same command again" in error
     # Whose folder it is decides whether files are replaced, so an altered run.json asks for --overwrite.
@@ -212,30 +227,26 @@ def test_an_altered_file_is_refused_by_all_that_read_it_and_mended_by_the_run(
     assert main(["report", str(out)]) == 0
 
 
-def test_a_folder_of_an_older_version_is_told_as_such(
-    words: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+def test_what_is_no_finished_run_of_the_same_data_is_refused(
+    words: list[str], tmp_path: Path, refusals: Callable[..., list[str]]
 ):
+    """A folder of an older version, one of other data, and one that was killed before its results."""
     out = tmp_path / "out"
     assert main([*words, str(out)]) == 0
     values = json.loads((out / "results.json").read_text())
     del values["files"], values["digest"]
     (out / "results.json").write_text(json.dumps(values))
-    for command in (["report", str(out)], ["ask", "--run", str(out), "--user", "ann", "tea"]):
-        assert main(command) == 2
-        assert "an older version wrote it" in capfd.readouterr().err.splitlines()[-1]
-    assert main([*words, str(out)]) == 0
-    assert main(["report", str(out)]) == 0
-
-
-def test_a_run_that_was_killed_before_its_results_is_no_finished_run(
-    words: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-):
-    out = tmp_path / "out"
-    assert main([*words, str(out)]) == 0
+    assert all("an older version wrote it" in error for error in refusals(out, "report", "ask"))
+    assert main([*words, str(out)]) == main(["report", str(out)]) == 0
+    file = Path(words[words.index("--benchmark.root") + 1]) / "dev_questions.json"
+    before = file.read_text()
+    file.write_text(before.replace("one tea", "two teas"))
+    changed = "what the run used has changed since (data"
+    assert all(changed in error for error in refusals(out, "ask", "picture"))
+    file.write_text(before)
     (out / "results.json").unlink()
-    for command in (["report", str(out)], ["ask", "--run", str(out), "--user", "ann", "tea"]):
-        assert main(command) == 2
-        assert "has no results.json, so it is no finished run" in capfd.readouterr().err.splitlines()[-1]
+    unfinished = "has no results.json, so it is no finished run"
+    assert all(unfinished in error for error in refusals(out, "report", "ask"))
 
 
 def test_the_commit_of_a_checkout_is_told():
@@ -293,19 +304,3 @@ def test_a_run_waits_for_another_that_writes_to_its_folder(words: list[str], tmp
     assert "holds another run, which differs in" in process.stderr.read()
     process.stderr.close()
     assert content(out) == before
-
-
-def test_ask_and_picture_refuse_what_the_run_did_not_use(
-    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    out, root = str(tmp_path / "out"), Path(words[words.index("--benchmark.root") + 1])
-    assert main([*words, out]) == 0
-    file = root / "dev_questions.json"
-    file.write_text(file.read_text().replace("one tea", "two teas"))
-    for command in (
-        ["ask", "--run", out, "--user", "ann", "tea"],
-        ["picture", "--run", out, "--question", "ann", "--out", str(tmp_path / "a.svg")],
-    ):
-        capsys.readouterr()
-        assert main(command) == 2
-        assert "what the run used has changed since (data" in capsys.readouterr().err

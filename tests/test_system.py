@@ -335,10 +335,7 @@ WRONG: list[tuple[Callable[[Any], object], str]] = [
     (lambda s: s.store.forget(""), "nobody owns shared documents"),
     (lambda s: s.rank(ANN), "examples is of type Example, want a list of Examples"),
     (lambda s: s.score(["tea"]), r"examples\[0\] is 'tea', want an Example"),
-    (
-        lambda s: s.answer([ANN, dataclasses.replace(ANN, user_id="")]),
-        r"the user_id of examples\[1\] is ''",
-    ),
+    (lambda s: s.answer([ANN, dataclasses.replace(ANN, user_id="")]), r"the user_id of examples\[1\] is ''"),
     (lambda s: s.answer([ANN], []), "found 0 rankings for 1 examples, want one for each"),
     (lambda s: s.ask("ann", None), "query is None, want a text"),
     (lambda s: s.ask("ann", " \n"), "query is .*, want a text that is not blank"),

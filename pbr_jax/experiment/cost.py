@@ -122,10 +122,9 @@ def _rows(run: Run, stage: Stage, label: str, counting: dict[str, Counting]) -> 
         case "generate" | "likelihood" | "feedback" | "judge" | "profile":
             models, needs = _counted(stage, counting)
             values, drawn = _values(run, stage, needs)
-            before = _counts(models)
             with tempfile.TemporaryDirectory(prefix="pbr_jax-") as folder:
                 stage.make(Path(folder), values)
-            yield from _new(stage, label, models, before, _BY_LOT * drawn)
+            yield from _new(stage, label, models, _BY_LOT * drawn)
         case _:
             yield Row(label, "", note="not counted")
 
@@ -208,12 +207,11 @@ def _ranking(run: Run, stage: Stage, label: str, counting: dict[str, Counting]) 
     models, needs = _counted(stage, counting)
     if models:
         values, _ = _values(run, stage, {name: needs[name] for name in ("expand", "select")})
-        tally, before = Tally(), _counts(models)
-        expand, choose = (values[name](tally) for name in ("expand", "select"))
+        expand, choose = (values[name](Tally()) for name in ("expand", "select"))
         drawn = _Drawn(run, stage, chosen=False)
         for some in chunks(examples):
             choose(some, expand(some), list(drawn.read(store, some)))
-        yield from _new(stage, label, models, before, _BY_LOT)
+        yield from _new(stage, label, models, _BY_LOT)
     if others := [node.name for node in _in_memory(stage) if node.name in _MODELS]:
         yield Row(label, ", ".join(others), note="not counted")
 
@@ -308,13 +306,16 @@ def _repeated(forward: Row, passes: int, training: Training) -> Row:
 
 
 def _counted(stage: Stage, counting: dict[str, Counting]) -> tuple[dict[str, Counting], dict[str, Node]]:
-    """The counting models of a stage by the keys of those that they stand for, and its needs with them."""
+    """The counting models of a stage by the keys of those that they stand for, and its needs with them.
+
+    What they have counted so far is dropped, but equal requests still count once.
+    """
     needs, models = dict(stage.needs), dict[str, Counting]()
     for node, options in _options(stage, LLM):
         # One that has yet to be tuned has no answers in the cache.
-        models[node.key] = counting.setdefault(
-            node.key, language_models.counting(options, known=not node.needs)
-        )
+        model = language_models.counting(options, known=not node.needs)
+        models[node.key] = counting.setdefault(node.key, model)
+        models[node.key].scored, models[node.key].written = [], []  # drops those of other stages
         new, made = _constant(node.name, models[node.key], node.key), dict[int, Node]()
         needs = {name: substituted(need, node, new, made) for name, need in needs.items()}
     return models, needs
@@ -324,22 +325,10 @@ def _constant(name: str, model: Counting, of: str) -> Value:
     return Value(name, (), {}, lambda: model, identity=lambda: f"counting for {of}")
 
 
-def _counts(models: Mapping[str, Counting]) -> dict[str, tuple[int, int]]:
-    return {key: (len(one.scored), len(one.written)) for key, one in models.items()}
-
-
-def _new(
-    stage: Stage,
-    label: str,
-    models: Mapping[str, Counting],
-    before: Mapping[str, tuple[int, int]],
-    note: str,
-) -> list[Row]:
-    """What each model of a stage was asked since; of those that only counted tokens nothing."""
-    rows = []
-    for node, options in _options(stage, LLM):
-        model, (scored, written) = models[node.key], before[node.key]
-        rows.append(_asked(label, options, model.scored[scored:], model.written[written:], note))
+def _new(stage: Stage, label: str, models: Mapping[str, Counting], note: str) -> list[Row]:
+    """What the models of a stage were asked for it; of those that only counted tokens nothing."""
+    asked = [(options, models[node.key]) for node, options in _options(stage, LLM)]
+    rows = [_asked(label, options, model.scored, model.written, note) for options, model in asked]
     return [row for row in rows if row.prompts] or rows[:1]
 
 

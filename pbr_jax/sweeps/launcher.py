@@ -37,12 +37,7 @@ _BESIDE = (LOCKS, ".claims", JOBS, _LIST)  # what stands beside the runs; older 
 
 
 def sweep(
-    file: ConfigFile,
-    out: str | Path,
-    base: Config | None = None,
-    max_parallel: int = 1,
-    *,
-    part: slice = ALL,
+    file: ConfigFile, out: str | Path, base: Config | None = None, max_parallel: int = 1, *, part: slice = ALL
 ) -> list[Results]:
     """Executes the runs of a sweep, each in `out/<name>`, and returns their results. Finished runs are read.
 

@@ -67,11 +67,7 @@ def run(tmp_path: Path) -> Callable[..., Path]:
     questions.append({"id": "unscored", "user": "ann", "input": "tea", "scored": False})
 
     def make(
-        name: str = "run",
-        relevant: Any = None,
-        task: str = TASK,
-        by: Retrieve = Sometimes(),
-        **fields: Any,
+        name: str = "run", relevant: Any = None, task: str = TASK, by: Retrieve = Sometimes(), **fields: Any
     ) -> Path:
         root = tmp_path / f"data {name}"
         root.mkdir()
