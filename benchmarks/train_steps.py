@@ -33,7 +33,7 @@ def our_step(loss: Any, params: Any, batch: Any, training: Any = None, frozen: A
     import jax
 
     from pbr_jax.config import Optimizer
-    from pbr_jax.train import sharding, state, steps
+    from pbr_jax.train import sharding, steps
     from pbr_jax.train.optimizers import optimizer
 
     mesh = sharding.data_mesh(1)
@@ -42,7 +42,7 @@ def our_step(loss: Any, params: Any, batch: Any, training: Any = None, frozen: A
     accumulate = training.accumulate if training else 1
     division = steps.division(len(batch["where"]), accumulate, mesh, few=bool(frozen))
     step = steps.compiled(loss, rule, mesh, division)
-    now = [state.create(params, rule, sharding.replicated(mesh))]
+    now = [steps.create(params, rule, sharding.replicated(mesh))]
     arrays, key = sharding.put(batch, mesh), jax.random.key(0)
 
     def run() -> float:

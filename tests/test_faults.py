@@ -67,7 +67,7 @@ from pathlib import Path
 from safetensors.numpy import save_file
 from pbr_jax import faults
 from pbr_jax.train.checkpoints import Checkpoints
-from pbr_jax.train.state import TrainState
+from pbr_jax.train.steps import TrainState
 def sqlite(path):
     database = sqlite3.connect(path)
     database.execute("CREATE TABLE t(x)")

@@ -96,11 +96,8 @@ def _kept(labelled: Labelled, keep: float, example: Example, seed: int) -> list[
     It is drawn for question and document, at whichever rank that stands.
     """
 
-    def stays(row: int) -> bool:
-        return _draw(seed, f"keep {row}", example).random() < keep
-
     return [
-        0.0 if grade == 1 and not stays(row) else float(grade)
+        0.0 if grade == 1 and _draw(seed, f"keep {row}", example).random() >= keep else float(grade)
         for row, grade in zip(labelled.rows, labelled.grades, strict=True)
     ]
 
@@ -111,9 +108,15 @@ def _draw(seed: int, what: str, *examples: Example) -> np.random.Generator:
 
 def _asked(options: Labels, examples: Examples, rankings: Sequence[Ranking], judge: Judge) -> list[Labelled]:
     """Labels by what the language model finds probable; nothing is decoded."""
-    requests = _yes_or_no if options.kind == "yes_no" else _query
+
+    def requests(query: str, document: Document) -> list[tuple[Prompt, str]]:
+        if options.kind == "yes_no":
+            prompt = judge.write.is_relevant(query, document)
+            return [(prompt, YES), (prompt, NO)]
+        return [judge.write.asks_for(query, document)]
+
     asked = [
-        [requests(judge.write, example.query, candidate.document) for candidate in ranking]
+        [requests(example.query, candidate.document) for candidate in ranking]
         for example, ranking in zip(examples, rankings, strict=True)
     ]
     flat = [(e.id, *pair) for e, documents in zip(examples, asked) for pairs in documents for pair in pairs]
@@ -127,15 +130,6 @@ def _asked(options: Labels, examples: Examples, rankings: Sequence[Ranking], jud
         rows = [candidate.row for candidate in ranking]
         labelled.append(Labelled(rows, _grades(options, own), len(rows), read + written))
     return labelled
-
-
-def _yes_or_no(write: Writer, query: str, document: Document) -> list[tuple[Prompt, str]]:
-    prompt = write.is_relevant(query, document)
-    return [(prompt, YES), (prompt, NO)]
-
-
-def _query(write: Writer, query: str, document: Document) -> list[tuple[Prompt, str]]:
-    return [write.asks_for(query, document)]
 
 
 def _grades(options: Labels, scores: Sequence[Sequence[Score]]) -> list[float]:

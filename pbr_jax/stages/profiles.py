@@ -18,6 +18,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -172,18 +173,12 @@ class Profiles:
 
     def _draw(self, example: Example, count: int) -> list[str]:
         """Other users of whom the example sees anything, the same for all questions of a user."""
-        names, found = self._store.users, list[str]()
         if not count:
-            return found
-        for place in self._rng(example.user_id, "others").permutation(len(names)):
-            if names[place] != example.user_id and len(self._store.visible(example, names[place])):
-                found.append(names[place])
-                if len(found) == count:
-                    break
-        return found
-
-    def _rng(self, *names: str) -> np.random.Generator:
-        return generator(self._options.profile_seed, "profile", *names)
+            return []
+        own, names, seed = example.user_id, self._store.users, self._options.profile_seed
+        order = generator(seed, "profile", own, "others").permutation(len(names))
+        others = (names[place] for place in order if names[place] != own)
+        return list(islice((name for name in others if len(self._store.visible(example, name))), count))
 
     def _request(self, example: Example, user: str, others: Sequence[str]) -> Request | None:
         """The request for a text about `user` from what the example sees of that user and of others."""
@@ -213,7 +208,8 @@ class Profiles:
             rows = rows[~self._store.leaks_target(example, rows)]
         rows = oldest_first(self._store, rows)
         if self._options.profile_sample == "random" and len(rows) > count:
-            rows = rows[np.sort(self._rng(user, "documents").permutation(len(rows))[:count])]
+            draw = generator(self._options.profile_seed, "profile", user, "documents")
+            rows = rows[np.sort(draw.permutation(len(rows))[:count])]
         documents = self._store.documents(rows[-count:])
         shown = [(text, d.text) for d in documents if (text := record(self._wording, d))]
         shares = water_fill([self._llm.count(text) for text, _ in shown], room)

@@ -88,9 +88,7 @@ class Reranker:
     def _scores(self, tokens: list[tuple[list[int], list[int]]], width: int, users: np.ndarray) -> jax.Array:
         count = len(tokens)
         missing = min(power_of_two(count), max(1, self._tokens // width)) - count
-        tokens = tokens + tokens[:1] * max(
-            0, missing
-        )  # few numbers of rows, so that few programs are compiled
+        tokens = tokens + tokens[:1] * max(0, missing)  # few numbers of rows, so few compiled programs
         pairs = pair_arrays(tokens, width, self.config.body.type_vocab_size > 1)
         arguments: list[Any] = [pairs.ids]
         if self.tuned:

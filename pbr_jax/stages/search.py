@@ -7,8 +7,9 @@ import numpy as np
 from pbr_jax.base.types import Candidate
 from pbr_jax.corpus.search import InScope, Search, holds_users
 from pbr_jax.corpus.store import Store
+from pbr_jax.graph import Bound
 from pbr_jax.index import Matrix
-from pbr_jax.pipeline import Examples, Neighbour, Query, Ranking, RetrieveSlot, refuse_foreign
+from pbr_jax.pipeline import Examples, Neighbour, Query, Ranking, RetrieveSlot, Tally, refuse_foreign
 from pbr_jax.text.encode import TextEncoder
 
 Personalize = Callable[[Examples, np.ndarray], np.ndarray]
@@ -82,6 +83,11 @@ def gated(retrieve: RetrieveSlot, collaboration: str) -> RetrieveSlot:
         return rankings
 
     return checked
+
+
+def expanded(examples: Examples, expand: Bound | None) -> list[Query]:
+    """The queries of examples, which `expand` makes if there is one."""
+    return [Query((example.query,)) for example in examples] if expand is None else expand(Tally())(examples)
 
 
 def query_vectors(encoder: TextEncoder, queries: Sequence[Query]) -> np.ndarray:

@@ -8,7 +8,7 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, LatestN
 
 from pbr_jax.base import interrupts
-from pbr_jax.train.state import TrainState
+from pbr_jax.train.steps import TrainState
 
 _METRIC = "selection"
 _LOWEST = -1.7e308

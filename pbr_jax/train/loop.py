@@ -16,7 +16,7 @@ from pbr_jax.base import terminal
 from pbr_jax.base.types import Params, UserError
 from pbr_jax.models.sharding import Rules
 from pbr_jax.options import Training
-from pbr_jax.train import sharding, state, steps
+from pbr_jax.train import sharding, steps
 from pbr_jax.train.batches import Batches, Rows
 from pbr_jax.train.checkpoints import Checkpoints
 from pbr_jax.train.metrics import Metrics
@@ -101,10 +101,10 @@ def fit(task: TrainingTask, config: Training, folder: Path, *, seed: int) -> Fit
     total = batches.steps * config.epochs
     rule = optimizer(config.optimizer, total * task.updates, task.heads)
     start = task.params()
-    shapes, place, layout = state.shapes(start, rule), sharding.replicated(mesh), None
+    shapes, place, layout = steps.shapes(start, rule), sharding.replicated(mesh), None
     if task.rules is not None and mesh.size > 1:
         place = layout = sharding.fully_divided(shapes, task.rules, mesh)
-    target, dtype = state.laid_out(shapes, place), jnp.dtype(config.dtype)
+    target, dtype = steps.laid_out(shapes, place), jnp.dtype(config.dtype)
     step = steps.compiled(task.loss, rule, mesh, division, dtype=dtype, updates=task.updates, layout=layout)
     evaluate_every = config.evaluate_every or batches.steps
     save_every = config.checkpoint_every or evaluate_every
@@ -118,7 +118,7 @@ def fit(task: TrainingTask, config: Training, folder: Path, *, seed: int) -> Fit
             progress = _Progress(**saved)
             metrics.start(progress.step)
         else:
-            now, progress = state.create(start, rule, place), _Progress()
+            now, progress = steps.create(start, rule, place), _Progress()
             metrics.start(-1)
             _evaluate(task, now, progress, metrics, checkpoints, heads)
         del start  # a device may have no room for it beside the state
@@ -160,7 +160,7 @@ def _groups(groups: Sequence[np.ndarray], config: Training) -> tuple[np.ndarray,
 
 
 def _made(
-    task: TrainingTask, now: state.TrainState, rows: Rows, key: jax.Array
+    task: TrainingTask, now: steps.TrainState, rows: Rows, key: jax.Array
 ) -> tuple[sharding.Batch, Mapping[str, float]]:
     """The arrays of this process's rows of a batch, and numbers of them for metrics.jsonl."""
     batch = task.batch(rows) | {"row": rows.indices.astype(np.int32)}
@@ -178,7 +178,7 @@ def _heads(task: TrainingTask) -> Params:
 
 def _evaluate(
     task: TrainingTask,
-    now: state.TrainState,
+    now: steps.TrainState,
     progress: _Progress,
     metrics: Metrics,
     checkpoints: Checkpoints,

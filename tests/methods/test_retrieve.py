@@ -1,37 +1,21 @@
 """Retrieval slots: who is ranked, in which order, and what they refuse."""
 
 import inspect
-import zlib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 import rank_bm25
+from hashed_texts import Hashed, vector
 
 from pbr_jax.base.types import Candidate, Document, Example
 from pbr_jax.corpus.store import Store, build
 from pbr_jax.methods import expand, neighbours, retrieve, select
 from pbr_jax.options import Retrieve
 from pbr_jax.pipeline import Neighbour, Pipeline, Query, Ranking, RetrieveSlot, Tally, rank
-from pbr_jax.text.encode import TextEncoder
 
 METHODS = ("random", "recency", "bm25", "bm25_lamp", "dense")
-
-
-class Hashed(TextEncoder):
-    """An encoder whose vectors are a function of the text alone."""
-
-    def __init__(self) -> None:
-        pass
-
-    def encode(self, texts: Sequence[str], *, role: str = "document", progress: bool = False) -> np.ndarray:
-        return np.stack([vector(text) for text in texts]) if texts else np.zeros((0, 8), np.float32)
-
-
-def vector(text: str) -> np.ndarray:
-    return np.random.default_rng(zlib.crc32(text.encode())).normal(size=8).astype(np.float32)
 
 
 class World(NamedTuple):

@@ -15,7 +15,7 @@ from pbr_jax.base.types import UserError
 from pbr_jax.models import causal_lm, sharding
 from pbr_jax.models.causal_lm_config import CausalLMConfig
 from pbr_jax.models.rules import flatten
-from pbr_jax.train import state
+from pbr_jax.train import steps
 from pbr_jax.train.sharding import data_mesh, fully_divided
 
 
@@ -82,7 +82,7 @@ def test_what_eight_billion_parameters_take_of_each_of_eight_devices(model):
     def weights(dtype: Any) -> Any:
         return jax.eval_shape(causal_lm.causal_lm(config, dtype).init, jax.random.key(0))
 
-    full = jax.eval_shape(lambda p: state.TrainState(0, p, optax.adamw(1e-5).init(p)), weights(jnp.float32))
+    full = jax.eval_shape(lambda p: steps.TrainState(0, p, optax.adamw(1e-5).init(p)), weights(jnp.float32))
     assert sum(leaf.size for leaf in flatten(full.params).values()) == 8_030_261_248
     layout = fully_divided(full, rules, mesh)
     assert bytes_per_device(full, layout) / 1e9 == pytest.approx(12 * 8.030261248 / 8, abs=1e-6)

@@ -1,4 +1,4 @@
-"""Passages pooled to documents, against brute force; what prompts show of them."""
+"""Passages pooled to documents, against brute force; what prompts show of them, and in which order."""
 
 from collections import defaultdict
 from dataclasses import replace
@@ -12,12 +12,18 @@ from pbr_jax.base.types import Candidate, Document, Example
 from pbr_jax.corpus.store import Store, build
 from pbr_jax.llm.engine.jax_backend import JaxLLM
 from pbr_jax.options import Corpus, Prompt
-from pbr_jax.stages.language_model import _writer
+from pbr_jax.stages.language_model import _writer, ordered
 from pbr_jax.stages.passages import Pool, around, pooled
 from pbr_jax.tasks import released
+from pbr_jax.text.prompts import Written
 
 WORDS = [f"word{i}" for i in range(9)]
 CORPUS = Corpus(chunk="words", words=3, stride=3)
+
+
+@pytest.fixture(scope="module")
+def llm(tiny_models) -> JaxLLM:
+    return JaxLLM(Path(tiny_models["llm.model"]))
 
 
 def passage(user: str, of: str, place: int, score: float) -> Candidate:
@@ -88,8 +94,7 @@ def test_a_part_of_a_field_stands_marked_between_its_neighbours(tmp_path: Path):
 
 
 @pytest.mark.parametrize("show", ["passage", "around", "document"])
-def test_prompts_show_what_is_asked_for_within_the_budget(store: Store, tiny_models, show):
-    llm = JaxLLM(Path(tiny_models["llm.model"]))
+def test_prompts_show_what_is_asked_for_within_the_budget(store: Store, llm: JaxLLM, show):
     ranking = [Candidate(d, 0.0, row) for row, d in enumerate(store.documents(range(4)))]
     asked, wording = Example("q", "u", "q", "what now", "t"), released("lamp_7").prompt.own
     options = Prompt(max_tokens=2000, show=show)
@@ -109,3 +114,59 @@ def test_prompts_show_what_is_asked_for_within_the_budget(store: Store, tiny_mod
         (cut,) = write([asked], [ranking])
         assert sum(llm.count(message["content"]) for message in cut.messages) <= tokens
         assert cut.documents <= 4
+
+
+# -- the order of the documents --------------------------------------------------------------------
+
+LETTERS = list("ABCDEF")  # which cannot be cut
+RANKING = [Candidate(Document(w, "me", w, {"text": w}), 0.0, i) for i, w in enumerate(LETTERS)]
+ASKED = Example("q", "me", "query", "put this into my voice", "t")
+
+
+def shown(llm: JaxLLM, example: Example = ASKED, **options: Any) -> tuple[list[str], Written]:
+    """The documents in a prompt, as they stand there."""
+    write = _writer(Prompt(**options), llm=llm, wording=released("lamp_7").prompt.own)
+    (written,) = write([example], [RANKING])
+    text = written.messages[-1]["content"]
+    found = sorted((text.index(f"tweet: {word}"), word) for word in LETTERS if f"tweet: {word}" in text)
+    return [word for _, word in found], written
+
+
+def test_documents_stand_best_first_best_last_or_as_drawn(llm):
+    assert shown(llm, max_tokens=900)[0] == LETTERS
+    assert shown(llm, max_tokens=900, order="best_last")[0] == LETTERS[::-1]
+    drawn = [tuple(shown(llm, max_tokens=900, order="random", order_seed=seed)[0]) for seed in range(6)]
+    assert all(sorted(order) == sorted(LETTERS) for order in drawn)
+    assert len(set(drawn)) > 4
+    assert shown(llm, max_tokens=900, order="random", order_seed=3)[0] == list(drawn[3])
+    other = Example("another", "me", "query", ASKED.input, "t")
+    assert any(
+        shown(llm, other, max_tokens=900, order="random", order_seed=s)[0] != list(drawn[s]) for s in range(6)
+    )
+
+
+def test_whatever_their_order_the_best_are_those_that_fit(llm):
+    tokens = next(n for n in range(600, 20, -3) if 1 < len(shown(llm, max_tokens=n)[0]) < len(LETTERS))
+    best, written = shown(llm, max_tokens=tokens)
+    assert best == LETTERS[: len(best)]
+    turned: list[dict[str, Any]] = [{"order": "best_last"}, {"order": "random", "order_seed": 2}]
+    for options in turned:
+        order, other = shown(llm, max_tokens=tokens, **options)
+        assert sorted(order) == sorted(best)
+        assert other.documents == written.documents
+
+
+def test_a_document_without_a_text_takes_nobodys_place(llm):
+    empty = Candidate(Document("none", "me", "", {"text": ""}), 0.0, 9)
+    for order in ("best_first", "best_last", "random"):
+        write = _writer(Prompt(max_tokens=900, order=order), llm=llm, wording=released("lamp_7").prompt.own)
+        (written,) = write([ASKED], [[empty, *RANKING[:2]]])
+        assert written.documents == 2
+        assert all(f"tweet: {word}" in written.messages[-1]["content"] for word in LETTERS[:2])
+
+
+def test_every_place_is_drawn_equally_often():
+    options = Prompt(order="random")
+    counts = np.bincount([ordered(5, options, f"question {i}")[0] for i in range(1000)], minlength=5)
+    assert abs(counts - 200).max() < 5 * (1000 * 0.2 * 0.8) ** 0.5
+    assert ordered(0, options, "x") == []

@@ -1,33 +1,16 @@
 """Dense search inside histories: whose, how deep, and from which vector."""
 
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hashed_texts import Hashed, vector
 
 from pbr_jax.base.types import Document, Example, UserError
 from pbr_jax.corpus.store import Store, build
 from pbr_jax.pipeline import Neighbour, Query
 from pbr_jax.stages.search import candidates, search
-from pbr_jax.text.encode import TextEncoder
-
-
-def vector(text: str) -> np.ndarray:
-    return np.random.default_rng(zlib.crc32(text.encode())).normal(size=8).astype(np.float32)
-
-
-class Counting(TextEncoder):
-    """A vector a text, and what it was asked to encode."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, ...]] = []
-
-    def encode(self, texts, *, role="document", progress=False) -> np.ndarray:
-        assert role == "query"
-        self.asked.append(tuple(texts))
-        return np.stack([vector(text) for text in texts]) if texts else np.zeros((0, 8), np.float32)
 
 
 def history(user: str, count: int) -> tuple[Document, ...]:
@@ -64,7 +47,7 @@ def best(user: str, count: int, query: np.ndarray, k: int) -> list[str]:
 
 @pytest.mark.parametrize("k", [1, 3, 99])
 def test_the_k_nearest_of_each_history_by_brute_force(store: Store, embeddings: np.ndarray, k: int):
-    found = search(store, Counting(), embeddings, k)(EXAMPLES, QUERIES, OWN)
+    found = search(store, Hashed(), embeddings, k)(EXAMPLES, QUERIES, OWN)
     for example, ranking, count in zip(EXAMPLES, found, (7, 4, 0), strict=True):
         assert ids(ranking) == best(example.user_id, count, vector(example.query), k)
         for candidate in ranking:
@@ -79,9 +62,9 @@ def test_users_documents_need_a_least_score_and_shared_ones_none(tmp_path: Path)
     store = Store(tmp_path / "both.sqlite")
     vectors = np.stack([vector(text) for _, text in store.texts()])
     both = [[Neighbour("a"), Neighbour("")]]
-    (whole,) = search(store, Counting(), vectors, 9)(EXAMPLES[:1], QUERIES[:1], both)
+    (whole,) = search(store, Hashed(), vectors, 9)(EXAMPLES[:1], QUERIES[:1], both)
     least = float(np.median([c.score for c in whole if not c.document.shared]))
-    (found,) = search(store, Counting(), vectors, 9, least_own=least)(EXAMPLES[:1], QUERIES[:1], both)
+    (found,) = search(store, Hashed(), vectors, 9, least_own=least)(EXAMPLES[:1], QUERIES[:1], both)
     assert found == [c for c in whole if c.document.shared or c.score >= least]
     assert len([c for c in found if not c.document.shared]) == 4
     assert min(c.score for c in found) < least
@@ -89,7 +72,7 @@ def test_users_documents_need_a_least_score_and_shared_ones_none(tmp_path: Path)
 
 def test_each_user_gives_k_documents_in_the_order_of_the_users(store: Store, embeddings: np.ndarray):
     users = [[Neighbour("a"), Neighbour("b", 0.5)]]
-    (found,) = search(store, Counting(), embeddings, 2)(EXAMPLES[:1], QUERIES[:1], users)
+    (found,) = search(store, Hashed(), embeddings, 2)(EXAMPLES[:1], QUERIES[:1], users)
     query = vector(EXAMPLES[0].query)
     assert ids(found) == best("a", 7, query, 2) + best("b", 4, query, 2)
     wanted = [float(vector(c.document.text) @ query) for c in found]
@@ -98,21 +81,21 @@ def test_each_user_gives_k_documents_in_the_order_of_the_users(store: Store, emb
 
 def test_others_are_searched_as_they_were_before_the_question(store: Store, embeddings: np.ndarray):
     early = ask("b", 4, time=15.0)
-    (found,) = search(store, Counting(), embeddings, 9)([early], QUERIES[1:2], [[Neighbour("a")]])
+    (found,) = search(store, Hashed(), embeddings, 9)([early], QUERIES[1:2], [[Neighbour("a")]])
     assert sorted(ids(found)) == ["a0", "a1"]
 
 
 def test_an_unknown_user_is_an_error_and_never_everybody(store: Store, embeddings: np.ndarray):
     with pytest.raises(UserError, match="user 'nobody' is not among the 3 users"):
-        search(store, Counting(), embeddings, 1)(EXAMPLES[:1], QUERIES[:1], [[Neighbour("nobody")]])
+        search(store, Hashed(), embeddings, 1)(EXAMPLES[:1], QUERIES[:1], [[Neighbour("nobody")]])
 
 
 def test_only_queries_without_a_vector_are_encoded_their_texts_as_one(store: Store, embeddings: np.ndarray):
-    encoder, own = Counting(), vector("a 5") * 3
+    encoder, own = Hashed(), vector("a 5") * 3
     queries = [Query(("two", "texts")), Query(("not read",), own), Query(("third",))]
     users = [[Neighbour("a")]] * 3
     found = search(store, encoder, embeddings, 7)([EXAMPLES[0]] * 3, queries, users)
-    assert encoder.asked == [("two texts", "third")]
+    assert encoder.asked == [("query", "two texts", "third")]
     for ranking, asked in zip(found, (vector("two texts"), own, vector("third")), strict=True):
         assert ids(ranking) == best("a", 7, asked, 7)
 
@@ -125,8 +108,8 @@ def test_what_a_user_prefers_moves_every_query_and_no_document(store: Store, emb
         np.testing.assert_array_equal(queries, [vector(e.query) for e in examples])
         return -queries
 
-    plain = search(store, Counting(), embeddings, 9)(EXAMPLES, QUERIES, OWN)
-    turned = search(store, Counting(), embeddings, 9, personalize)(EXAMPLES, QUERIES, OWN)
+    plain = search(store, Hashed(), embeddings, 9)(EXAMPLES, QUERIES, OWN)
+    turned = search(store, Hashed(), embeddings, 9, personalize)(EXAMPLES, QUERIES, OWN)
     assert seen == [[example.id for example in EXAMPLES]]
     assert [ids(ranking) for ranking in turned] == [ids(ranking)[::-1] for ranking in plain]
 

@@ -11,7 +11,7 @@ import torch
 
 from pbr_jax.config import Optimizer
 from pbr_jax.losses import masked_mean
-from pbr_jax.train import sharding, state, steps
+from pbr_jax.train import sharding, steps
 from pbr_jax.train.optimizers import optimizer, schedule
 
 GENERATOR = np.random.default_rng(5)
@@ -55,7 +55,7 @@ def test_a_part_without_rows_that_count_adds_nothing_though_its_mean_is_0_over_0
     mesh = sharding.data_mesh(1)
     for division in (steps.Division(1, 4), steps.Division(4, 1)):
         step = steps.compiled(bare, rule, mesh, division)
-        now, metrics = step(state.create(params(), rule, sharding.replicated(mesh)), batch, jax.random.key(0))
+        now, metrics = step(steps.create(params(), rule, sharding.replicated(mesh)), batch, jax.random.key(0))
         assert float(metrics["loss"]) == pytest.approx(float(whole[0]), rel=1e-5)
         assert all(np.isfinite(x).all() for x in jax.tree.leaves(now.params))
 
@@ -71,7 +71,7 @@ def run(
     mesh = sharding.data_mesh(devices)
     rule = optimizer(config, count, heads)
     step = steps.compiled(loss if where is None else masked_loss, rule, mesh, **options)
-    now = state.create(params(), rule, sharding.replicated(mesh))
+    now = steps.create(params(), rule, sharding.replicated(mesh))
     arrays = {"inputs": INPUTS, "targets": TARGETS}
     batch = sharding.put(arrays if where is None else arrays | {"where": where}, mesh)
     metrics = {}
@@ -204,7 +204,7 @@ def test_one_compilation_and_the_old_state_is_freed(lanes):
 
     mesh, rule = sharding.data_mesh(8 if lanes == 1 else 1), optimizer(Optimizer(), 10)
     step = steps.compiled(counted, rule, mesh, steps.Division(lanes))
-    now = state.create(params(), rule, sharding.replicated(mesh))
+    now = steps.create(params(), rule, sharding.replicated(mesh))
     batch = sharding.put({"inputs": INPUTS, "targets": TARGETS}, mesh)
     for _ in range(3):
         before = now

@@ -19,10 +19,10 @@ from pbr_jax.graph import Bound, Node, Slot, builds_nodes
 from pbr_jax.index import Matrix
 from pbr_jax.methods.expand.none import Nothing
 from pbr_jax.options import Learner, Retrieve
-from pbr_jax.pipeline import Query, RetrieveSlot, Tally
+from pbr_jax.pipeline import RetrieveSlot, Tally
 from pbr_jax.stages import vectors
 from pbr_jax.stages.run import Run
-from pbr_jax.stages.search import Personalize, query_vectors, search
+from pbr_jax.stages.search import Personalize, expanded, query_vectors, search
 from pbr_jax.text.encode import TextEncoder
 
 _STATE = "queries.json"
@@ -71,9 +71,7 @@ class Centred(Learner, Retrieve):
     def observe(
         self, block: Any, *, state: Path, encoder: TextEncoder, expand: Bound | None = None, **values: Any
     ) -> list[Any]:
-        examples = block.examples
-        queries = [Query((e.query,)) for e in examples] if expand is None else expand(Tally())(examples)
-        return query_vectors(encoder, queries).tolist()
+        return query_vectors(encoder, expanded(block.examples, expand)).tolist()
 
     def learn(self, blocks: Any, *, state: Path, out: Path, **values: Any) -> None:
         past = _read(state)

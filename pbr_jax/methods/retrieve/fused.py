@@ -355,9 +355,8 @@ def _worth(
         # of a document with several passages another one may stand here than the one that was judged
         known = np.array([row in there for row in rows.tolist()])
         places = np.array([there[row] for row in rows[known].tolist()], int)
-        return places, softmax(judged[known].astype(np.float64) / temperature) if len(places) else judged[
-            known
-        ]
+        logits = judged[known].astype(np.float64) / temperature
+        return places, softmax(logits) if len(logits) else logits
 
     return wanted
 

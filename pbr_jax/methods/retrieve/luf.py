@@ -22,11 +22,11 @@ from pbr_jax.methods.expand.none import Nothing
 from pbr_jax.methods.retrieve import adapted, fused
 from pbr_jax.options import Labels, Learner, LUFLoss, Retrieve, Training, adapting, names_of
 from pbr_jax.options.base import added
-from pbr_jax.pipeline import Examples, Neighbour, Query, RetrieveSlot, Tally
+from pbr_jax.pipeline import Neighbour, RetrieveSlot, Tally
 from pbr_jax.stages import simulated, vectors
 from pbr_jax.stages.labels import Judge, Labelled, accuracy, judge, label
 from pbr_jax.stages.run import Run, enable_compilation_cache
-from pbr_jax.stages.search import gated, query_vectors
+from pbr_jax.stages.search import expanded, gated, query_vectors
 from pbr_jax.stages.search import search as nearest
 from pbr_jax.text.encode import TextEncoder
 
@@ -181,7 +181,7 @@ class Luf(Learner, Retrieve):
         Remarks are not among them, so no weights are learned from these.
         """
         examples = block.examples
-        queries = _queries(examples, expand)
+        queries = expanded(examples, expand)
         if self.moves == "map":
             found = query_vectors(encoder, queries)
             queries = [query._replace(vector=vector) for query, vector in zip(queries, found)]
@@ -254,7 +254,8 @@ class Luf(Learner, Retrieve):
     def report(self, blocks: Any, *, store: Store, **values: Any) -> dict[str, float]:
         """How right the labels are. Raises UserError where no block has a document that holds the answer."""
         examples = [example for block in blocks for example in block.examples]
-        known = [_labelled(one) for block in blocks for one in block.observations]
+        observed = [one for block in blocks for one in block.observations]
+        known = [Labelled(**{name: one[name] for name in Labelled._fields}) for one in observed]
         if not any(1.0 in one.grades for one in known):
             raise UserError(
                 f"retrieve.labels.kind {self.labels.kind} found no document that holds the answer in any "
@@ -295,20 +296,10 @@ def _check(options: Luf, run: Run) -> None:
         )
 
 
-def _queries(examples: Examples, expand: Bound | None) -> list[Query]:
-    if expand is None:
-        return [Query((example.query,)) for example in examples]
-    return expand(Tally())(examples)
-
-
 def _open(store: Store, user: str, collaboration: str) -> list[Neighbour]:
     """Whose documents are labelled for a question of a user: shared ones, and by `text` the user's own."""
     own = [Neighbour(user)] if collaboration == "text" else []
     return [*own, *([Neighbour("")] if store.has_shared else [])]
-
-
-def _labelled(observed: Mapping[str, Any]) -> Labelled:
-    return Labelled(**{name: observed[name] for name in Labelled._fields})
 
 
 def _told(block: Any) -> list[simulated.Told]:

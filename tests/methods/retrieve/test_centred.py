@@ -1,7 +1,6 @@
 """Queries less the mean of past ones: by hand in numpy, in a stream, and where nothing is left of one."""
 
 import json
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pytest
+from hashed_texts import Hashed, vector
 
 import pbr_jax
 from pbr_jax.base.types import Document, Example, UserError
@@ -21,22 +21,6 @@ from pbr_jax.options import Encoder, Expand
 from pbr_jax.pipeline import Neighbour, Query, Ranking, Tally
 from pbr_jax.stream.stage import Block
 from pbr_jax.text.encode import TextEncoder
-
-
-def vector(text: str) -> np.ndarray:
-    found = np.random.default_rng(zlib.crc32(text.encode())).normal(size=8) + 1.0
-    return (found / np.linalg.norm(found)).astype(np.float32)
-
-
-class Hashed(TextEncoder):
-    """An encoder whose vectors are a function of the text alone."""
-
-    def __init__(self) -> None:
-        pass
-
-    def encode(self, texts: Sequence[str], *, role: str = "document", progress: bool = False) -> np.ndarray:
-        return np.stack([vector(text) for text in texts]) if texts else np.zeros((0, 8), np.float32)
-
 
 DOCUMENTS = tuple(Document(f"d{i}", "", f"passage {i}", shared=True) for i in range(9))
 EXAMPLES = [Example(f"q{i}", "me", f"query {i}", "in", "t") for i in range(7)]

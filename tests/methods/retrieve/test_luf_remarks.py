@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from luf_streams import TOPICS, documents, observed, states
 
 import pbr_jax
 from pbr_jax.base.types import UserError
@@ -16,8 +17,6 @@ from pbr_jax.methods.retrieve import adapted as luf_state
 from pbr_jax.options import Optimizer, adapting
 from pbr_jax.stages import simulated
 from pbr_jax.stages.simulated import OTHERS
-
-TOPICS = ("tea", "cats", "football", "violins")
 
 pytestmark = pytest.mark.usefixtures("fresh_cache")
 
@@ -55,15 +54,6 @@ def config(told: dict[str, Any], **changes: Any) -> Config:
     return override(Config(system="luf", retrieve=Luf(moves="map", update=update)), {**told, **changes})
 
 
-def documents(out: Path) -> list[list[str]]:
-    lines = map(json.loads, (out / "predictions.jsonl").read_text().splitlines())
-    return [[document["id"] for document in line["documents"]] for line in lines]
-
-
-def states(cache: Path) -> list[Path]:
-    return sorted(cache.glob("stream/*/states/*/retrieve"))
-
-
 def test_they_are_found_from_the_next_block_on_and_never_learned_from(
     told: dict[str, Any], tmp_path: Path, fresh_cache: Path
 ):
@@ -82,10 +72,9 @@ def test_they_are_found_from_the_next_block_on_and_never_learned_from(
     assert grown.rows == released.rows + 24
     texts = [document.text for document in grown.documents(range(released.rows, grown.rows))]
     assert all(text.startswith("about ") or text in OTHERS for text in texts)  # no German question
-    files = sorted(fresh_cache.glob("stream/*/blocks/*/retrieve.*.jsonl"))
-    observed = [json.loads(line) for file in files for line in file.read_text().splitlines()]
-    assert len(observed) == 32
-    assert max(max(one["rows"]) for one in observed) < released.rows
+    seen = observed(fresh_cache)
+    assert len(seen) == 32
+    assert max(max(one["rows"]) for one in seen) < released.rows
     learned = [luf_state.params(state)["map"] for state in states(fresh_cache)]  # type: ignore[index]
     report = results.values["learned"]["retrieve"]
     assert report["remarks_right"] + report["remarks_wrong"] + report["remarks_other"] == 32

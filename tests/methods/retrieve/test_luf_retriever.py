@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from luf_streams import TOPICS, documents, observed, states
 
 import pbr_jax
 from pbr_jax.base.types import UserError
@@ -20,7 +21,6 @@ from pbr_jax.text.encode import TextEncoder
 from pbr_jax.train import luf as training
 
 CONFIGS = Path(__file__).parents[3] / "configs"
-TOPICS = ("tea", "cats", "football", "violins")
 
 pytestmark = pytest.mark.usefixtures("fresh_cache")
 
@@ -64,21 +64,6 @@ def config(options: Luf, told: dict[str, Any], **changes: Any) -> Config:
     base = Config(system="luf", retrieve=options)
     gold = {"stream.size": 16, "retrieve.labels.kind": "gold", "retrieve.labels.depth": 8}
     return override(base, {**told, **gold, **changes})
-
-
-def documents(out: Path) -> list[list[str]]:
-    lines = map(json.loads, (out / "predictions.jsonl").read_text().splitlines())
-    return [[document["id"] for document in line["documents"]] for line in lines]
-
-
-def observed(cache: Path) -> list[dict[str, Any]]:
-    """What was observed of each question, in the order of arrival."""
-    files = sorted(cache.glob("stream/*/blocks/*/retrieve.*.jsonl"))
-    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
-
-
-def states(cache: Path) -> list[Path]:
-    return sorted(cache.glob("stream/*/states/*/retrieve"))
 
 
 def content(cache: Path) -> dict[str, bytes]:

@@ -82,6 +82,17 @@ class World:
     def rows(self, *users: str) -> np.ndarray:
         return np.concatenate([self.store.history(user) for user in users])
 
+    def clusters(self, vectors: np.ndarray, noise: str) -> list[list[int]]:
+        """The rows of each cluster of two users' documents."""
+        clusters: list[list[int]] = []
+        for user in ("u", "v"):
+            rows = self.rows(user)
+            labels = hdbscan(vectors[rows])
+            clusters += [rows[labels == c].tolist() for c in range(labels.max() + 1)]
+            rest = rows[labels == NOISE].tolist()
+            clusters += [[row] for row in rest] if noise == "alone" else [rest] * bool(rest)
+        return clusters
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
@@ -114,13 +125,7 @@ def test_all_clusters_are_a_flat_ranking(world: World):
 @pytest.mark.parametrize("centroid", ["mean", "token_mean"])
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_the_clusters_of_nearest_centroids_are_opened(world: World, count: int, centroid: str, noise: str):
-    clusters: list[list[int]] = []
-    for user in ("u", "v"):
-        rows = world.rows(user)
-        labels = hdbscan(world.tokens.means[rows])
-        clusters += [rows[labels == c].tolist() for c in range(labels.max() + 1)]
-        rest = rows[labels == NOISE].tolist()
-        clusters += [[row] for row in rest] if noise == "alone" else [rest] * bool(rest)
+    clusters = world.clusters(world.tokens.means, noise)
     assert len(clusters) > 3
 
     def nearness(rows: list[int]) -> float:
@@ -217,18 +222,13 @@ def test_pooled_vectors_inside_opened_clusters_are_ranked_by_their_cosine(
     vectors = np.stack([draw.uniform(0.5, 2) * mean for mean in world.tokens.means]).astype(np.float32)
     query = Query(("2",), draw.normal(size=D) if own else None)
     asked = Pooling().encode(["2"], role="query")[0] if query.vector is None else query.vector
-    clusters: list[list[int]] = []
-    for user in ("u", "v"):
-        rows = world.rows(user)
-        labels = hdbscan(vectors[rows])
-        clusters += [rows[labels == c].tolist() for c in range(labels.max() + 1)]
-        rest = rows[labels == NOISE].tolist()
-        clusters += [[row] for row in rest] if noise == "alone" else [rest] * bool(rest)
 
     def cosine(vector: np.ndarray) -> float:
         return float(vector @ asked / np.linalg.norm(vector) / np.linalg.norm(asked))
 
-    best = sorted(clusters, key=lambda rows: cosine(vectors[rows].mean(0)), reverse=True)[:count]
+    best = sorted(
+        world.clusters(vectors, noise), key=lambda rows: cosine(vectors[rows].mean(0)), reverse=True
+    )[:count]
     inside = {row: cosine(vectors[row]) for rows in best for row in rows}
     slot = TwoStage(k=1, inside="pooled", top_clusters=count, noise=noise).slot(
         Tally(), store=world.store, encoder=Pooling(), tokens=PooledVectors(vectors)
