@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pbr_jax.base.types import UserError
 from pbr_jax.checking.check import check
 from pbr_jax.checking.rounds import FEWEST, ROWS
-from pbr_jax.checking.verdict import Answer, Copies, Group, Measure, Verdict, answer, copies, needed, turned
+from pbr_jax.checking.verdict import Answer, Copies, Group, Measure, Verdict, answer, copies, needed
 from pbr_jax.checking.words import blocks, headline, told
 from pbr_jax.cli.main import main
 from pbr_jax.config import Config, override
@@ -45,11 +44,6 @@ def test_what_intervals_allow(
     gain: Difference, beyond: Difference, alike: Difference, users: int, wanted: str
 ) -> None:
     assert answer(gain, beyond, alike, users) == wanted
-
-
-def test_lower_is_better_is_turned_round() -> None:
-    assert turned(Difference(-0.5, -0.7, -0.3, 0.01, 0.3), -1.0) == Difference(0.5, 0.3, 0.7, 0.01, 0.3)
-    assert turned(HELPS, 1.0) is HELPS
 
 
 def verdict_of(found: Answer, *measures: Measure, **groups: list[Group]) -> Verdict:
@@ -205,11 +199,6 @@ def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     ):
         assert main(["check", *words]) == 2
         assert message in capsys.readouterr().err.strip().splitlines()[-1]
-
-
-def test_no_folder_is_one_line() -> None:
-    with pytest.raises(UserError, match="found no such folder"):
-        check("/no/such/folder", "out")
 
 
 @pytest.mark.parametrize(

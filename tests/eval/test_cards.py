@@ -1,45 +1,18 @@
 """Cards of finished runs, and which questions are picked to look at."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from run_folders import change, with_texts
 
 from pbr_jax.base.types import UserError
 from pbr_jax.eval.cards import Shown, cards, gains, picked
-from pbr_jax.eval.run_files import sealed
 from pbr_jax.eval.runs import read_run
 
 N = 24
 TARGETS = [str(1 + i % 5) for i in range(N)]
 SHIFTED = [str(1 + (i + i // 7) % 5) for i in range(N)]
-
-
-def with_texts(folder: Path, hostile: str = "") -> Path:
-    """Adds documents, categories and texts.jsonl to a run that was written by hand."""
-    file = folder / "predictions.jsonl"
-    lines, texts = [json.loads(line) for line in file.read_text().splitlines()], []
-    for i, line in enumerate(lines):
-        ranked = [
-            {"id": f"d{i}", "user_id": line["user_id"], "score": 2.5, "scores": {"bm25": 1.0, "dense": 0.5}},
-            {"id": f"e{i}", "user_id": line["user_id"], "score": 1.5, "span": [3, 9]},
-        ]
-        line |= {"category": f"c{i % 2}", "history": i, "prompt_documents": 1, "documents": ranked}
-        seen = [{**one, "text": f"{hostile}text of {one['id']}"} for one in ranked]
-        seen[0]["time"] = 86400.0
-        texts.append(
-            {"id": line["id"], "query": f"query {i}", "input": f"{hostile}input {i}", "documents": seen}
-        )
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (folder / "texts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in texts))
-    seal(folder)
-    return folder
-
-
-def seal(folder: Path) -> None:
-    results = json.loads((folder / "results.json").read_text())
-    (folder / "results.json").write_text(json.dumps(sealed(folder, results)))
 
 
 @pytest.fixture
@@ -86,15 +59,15 @@ def test_the_largest_gains_and_losses_come_first_and_the_rest_is_drawn_with_the_
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("damage", "message"),
     [
         (lambda folder: (folder / "predictions.jsonl").unlink(), "has no predictions.jsonl"),
         (lambda folder: (folder / "texts.jsonl").write_text('{"id": "q0'), "line 1: not valid JSON"),
     ],
 )  # fmt: skip
-def test_folders_that_do_not_fit_are_one_line(run, change, message):
+def test_folders_that_do_not_fit_are_one_line(run, damage, message):
+    damage(run)
     change(run)
-    seal(run)
     with pytest.raises(UserError, match=message) as found:
         list(cards(run))
     assert "\n" not in str(found.value)

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from run_folders import change
 
 from pbr_jax.eval.report import report
 
@@ -46,14 +47,12 @@ def test_what_was_not_computed_on_the_same_has_no_difference_and_no_best(
     assert "**" not in str(tables(report(runs[:2]))[0])  # a best value is not bold: nothing is shown by it
 
 
-def test_a_metric_in_two_variants_has_no_difference_while_others_do(tmp_path: Path, write, reseal, tables):
+def test_a_metric_in_two_variants_has_no_difference_while_others_do(tmp_path: Path, write, tables):
     texts = [f"word{i % 3} other{i % 4}" for i in range(N)]
     options = dict(benchmark="lamp_4", targets=texts)
     made = {"zero_shot": texts[::-1], "dense": [f"{text} more" for text in texts]}
     runs = [write(tmp_path / name, name, told, **options) for name, told in made.items()]
-    path = runs[1] / "results.json"
-    path.write_text(path.read_text().replace("no WordNet", "WordNet"))
-    reseal(runs[1])
+    change(runs[1], variants={"meteor": "WordNet"})
     values, differences = tables(report(runs))[:2]
     cells = dict(zip(differences[0], differences[1]))
     assert cells["Δ meteor (above 0 is better)"] == "–"
@@ -78,6 +77,7 @@ def test_a_metric_in_two_variants_has_no_difference_while_others_do(tmp_path: Pa
         ("benchmark.training", ({"benchmark": {"training": "train"}}, {"benchmark": {"training": "half"}}),
          ("train", "half")),
         ("feedback.limit", ({"feedback": {"limit": 12}}, {"feedback": {"limit": 40}}), ("12", "40")),
+        ("llm.timeout", ({"llm": {"timeout": 1}}, {"llm": {"timeout": 2}}), ("", "")),  # bears on no result
     ],
 )  # fmt: skip
 def test_settings_in_which_rows_differ_are_told_of_every_row(
@@ -87,10 +87,8 @@ def test_settings_in_which_rows_differ_are_told_of_every_row(
     names = ("zero_shot", "dense", "bm25")
     runs = [write(tmp_path / name, name, GOOD, fields=fields[i % 2]) for i, name in enumerate(names)]
     found = settings_of(tables, report(runs))
-    assert [found[name][field] for name in names] == [shown[0], shown[1], shown[0]]
-    assert "[" not in tables(report(runs))[0][0]
-    alike = [runs[0], runs[2]]
-    assert field not in tables(report(alike))[0][0]
+    assert [found[name].get(field, "") for name in names] == [shown[0], shown[1], shown[0]]
+    assert field not in tables(report([runs[0], runs[2]]))[0][0]
 
 
 def test_other_training_files_are_told(tmp_path: Path, write, tables):
@@ -118,14 +116,6 @@ def test_other_weights_under_one_path_are_told(tmp_path: Path, write, tables):
     assert [found[name]["llm weights"] for name in ("old", "new")] == ["1" * 8, "2" * 8]
     assert "llm weights" not in tables(report([old, other]))[0][0]
     assert "llm.model" in tables(report([old, other]))[0][0]
-
-
-def test_how_fast_a_model_ran_is_no_setting_that_bears_on_results(tmp_path: Path, write, tables):
-    runs = [
-        write(tmp_path / name, name, GOOD, fields={"llm": {"timeout": timeout, "batch_size": timeout}})
-        for name, timeout in (("zero_shot", 1), ("dense", 2))
-    ]
-    assert tables(report(runs))[0][0] == ["run", "n", "users", "mae", "rmse"]
 
 
 def test_a_table_by_category(tmp_path: Path, write, tables):

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from run_folders import change
 from scipy import stats
 
 from pbr_jax.eval.metrics import text_metric
 from pbr_jax.eval.report import report
-from pbr_jax.eval.run_files import sealed
 from pbr_jax.eval.significance import paired_difference
 from pbr_jax.tasks import released
 
@@ -160,14 +160,14 @@ def test_rows_of_several_seeds_have_no_mcnemar(tmp_path, write, tables):
 
 def add(path: Path, **metrics: np.ndarray) -> None:
     """Further metrics of a run's questions, and their means."""
-    file = path / "predictions.jsonl"
-    lines = list(map(json.loads, file.read_text().splitlines()))
-    for i, line in enumerate(lines):
-        line["metrics"] |= {name: float(values[i]) for name, values in metrics.items()}
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    results = json.loads((path / "results.json").read_text())
-    results["metrics"] |= {name: float(values.mean()) for name, values in metrics.items()}
-    (path / "results.json").write_text(json.dumps(sealed(path, results)))
+    means = json.loads((path / "results.json").read_text())["metrics"]
+    change(
+        path,
+        edit=lambda i, line: {
+            "metrics": line["metrics"] | {name: float(v[i]) for name, v in metrics.items()}
+        },
+        metrics=means | {name: float(values.mean()) for name, values in metrics.items()},
+    )
 
 
 def test_bits_per_byte_are_shown_and_not_tested(runs, tables):

@@ -4,7 +4,8 @@ import json
 
 import numpy as np
 import pytest
-from test_report import TARGETS, N, answers, change
+from run_folders import change
+from test_report import TARGETS, N, answers
 
 from pbr_jax.eval.evaluate import evaluate, label_distribution, one_answer_note
 from pbr_jax.eval.report import report

@@ -1,11 +1,10 @@
-"""Metrics of answers against scikit-learn, rouge_score and values worked out by hand."""
+"""Metrics of answers against scikit-learn and values worked out by hand."""
 
 import unicodedata
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from rouge_score import rouge_scorer
 from sklearn.metrics import accuracy_score, f1_score
 
 from pbr_jax.base.types import UserError
@@ -102,21 +101,11 @@ def test_mae_and_rmse():
         rating_error("1", "bad")
 
 
-@pytest.mark.parametrize("name", ["rouge1", "rougeL"])
-def test_rouge_is_the_exact_mean_of_rouge_score(name):
-    key = np.random.default_rng(1)
-    vocabulary = ["Model", "models", "user's", "a", "the", "for", "RAG-based", "naïve", "2024"]
-    texts = [[" ".join(key.choice(vocabulary, key.integers(0, 9))) for _ in range(40)] for _ in range(2)]
-    scorer = rouge_scorer.RougeScorer([name], use_stemmer=False)
-    expected = np.mean([scorer.score(t, p)[name].fmeasure for p, t in zip(*texts)])
-    assert 0.1 < expected < 0.9
-    assert value(name, *texts) == pytest.approx(expected, abs=1e-12)
-
-
 def test_rouge_by_hand():
     # "the cat sat" in "the sat cat on": 3 common words, longest common subsequence 2.
     assert value("rouge1", ["The cat, sat!"], ["the sat cat on"]) == pytest.approx(2 * 3 / (3 + 4))
     assert value("rougeL", ["The cat, sat!"], ["the sat cat on"]) == pytest.approx(2 * 2 / (3 + 4))
+    assert value("rouge1", ["cats", ""], ["cat", ""]) == 0  # no stems
 
 
 def test_token_f1_compares_sets_of_lower_cased_words():

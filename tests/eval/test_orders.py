@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_report import change
+from run_folders import change
 
 from pbr_jax.config import load, override
 from pbr_jax.eval import plots

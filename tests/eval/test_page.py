@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from run_folders import change, with_texts
 
 from pbr_jax.eval.metrics import plain_mean
 from pbr_jax.eval.page import words
 from pbr_jax.eval.page.comparison import Comparison, by_history, compare, scale
 from pbr_jax.eval.page.words import define, glossary
 from pbr_jax.eval.report import report
-from pbr_jax.eval.run_files import sealed
 from pbr_jax.eval.runs import read_run, table_rows
 from pbr_jax.eval.section import Section
 from pbr_jax.eval.significance import paired_difference
@@ -26,22 +26,6 @@ HOSTILE = "</script><script>alert(1)</script><!--\x1b[31m \u202e&amp;"
 def answers(seed: int, right: float) -> list[str]:
     key = np.random.default_rng(seed)
     return [target if key.random() < right else str(key.integers(1, 6)) for target in TARGETS]
-
-
-def with_texts(folder: Path, text: str = "a document") -> Path:
-    """Adds histories, documents and texts to a run that was written by hand."""
-    file = folder / "predictions.jsonl"
-    lines, texts = [json.loads(line) for line in file.read_text().splitlines()], []
-    for i, line in enumerate(lines):
-        ranked = [{"id": f"d{j}", "user_id": line["user_id"], "score": 2.0 - j} for j in range(3)]
-        line |= {"category": f"c{i % 2}", "history": i, "prompt_documents": 2, "documents": ranked}
-        seen = [{**one, "text": text} for one in ranked]
-        texts.append({"id": line["id"], "query": "q", "input": text, "documents": seen})
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (folder / "texts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in texts))
-    results = json.loads((folder / "results.json").read_text())
-    (folder / "results.json").write_text(json.dumps(sealed(folder, results)))
-    return folder
 
 
 def compared(*folders: Path) -> Comparison:
@@ -108,13 +92,8 @@ def test_gains_over_lengths_of_histories_are_the_means_of_their_groups(runs):
     assert groups == []  # six questions each
     longer = [records for run in runs if (records := read_run(run).records)]
     values = [np.array([record.metrics["mae"] for record in records.values()]) for records in longer]
-    for record_file in (run / "predictions.jsonl" for run in runs):
-        lines = [json.loads(line) for line in record_file.read_text().splitlines()]
-        for i, line in enumerate(lines):
-            line["history"] = 3 if i < 12 else 40
-        record_file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        results = json.loads((record_file.parent / "results.json").read_text())
-        (record_file.parent / "results.json").write_text(json.dumps(sealed(record_file.parent, results)))
+    for run in runs:
+        change(run, edit=lambda i, _: {"history": 3 if i < 12 else 40})
     short, long = by_history(compared(*runs))
     assert (short.low, short.high, short.questions, short.clusters) == (3, 3, 12, 6)
     assert (long.low, long.high, long.questions) == (40, 40, 12)
@@ -139,11 +118,11 @@ def test_questions_are_sampled_within_bounds_and_without_any_nobody_is_named(run
     assert 8 <= len(held["questions"]) <= 10
     assert f"{len(held['questions'])} of 24 questions: the largest gains" in text
     first = held["questions"][0]
-    assert [len(run[2]) for run in first["runs"]] == [2, 2, 2]
-    assert len(first["documents"]) == 2
+    assert [len(run[2]) for run in first["runs"]] == [1, 1, 1]
+    assert len(first["documents"]) == 1
     assert [user[1] for user in held["users"]] == [2] * 12
     none = report(runs, "html", questions=0)
-    assert "a document" not in none
+    assert "text of" not in none
     assert '"u1"' not in none
     assert '<script type="application/json">' not in none
 

@@ -2,16 +2,15 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from run_folders import change
 
 from pbr_jax.base.types import UserError
 from pbr_jax.eval import plots
 from pbr_jax.eval.metrics import plain_mean, text_metric
 from pbr_jax.eval.report import headline_metrics, report
-from pbr_jax.eval.run_files import sealed
 from pbr_jax.eval.significance import Column, estimates
 from pbr_jax.tasks import released
 
@@ -24,14 +23,6 @@ TARGETS = [str(1 + i % 5) for i in range(N)]
 def answers(seed: int, right: float) -> list[str]:
     key = np.random.default_rng(seed)
     return [target if key.random() < right else str(key.integers(1, 6)) for target in TARGETS]
-
-
-def change(folder: Path, name: str = "results.json", **fields: Any) -> Path:
-    """Overwrites fields in a file of a finished run, and seals the folder anew."""
-    file, results = folder / name, folder / "results.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **fields}))
-    results.write_text(json.dumps(sealed(folder, json.loads(results.read_text()))))
-    return folder
 
 
 @pytest.fixture
