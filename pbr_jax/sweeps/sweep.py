@@ -132,15 +132,18 @@ def _overrides(file: ConfigFile, base: Config) -> list[Overrides]:
         raise UserError("it has no sweep(), so it is one run; start it with pbr-jax run, or add sweep()")
     given = file.sweep(base) if inspect.signature(file.sweep).parameters else file.sweep()
     entries: list[Any] = list(given) if isinstance(given, Iterable) else [given]
-    for entry in entries:
-        if not (isinstance(entry, Mapping) and _is_plain(_as_fields(entry, base, file.path))):
+    rows: list[Any] = [
+        _as_fields(one, base, file.path) if isinstance(one, Mapping) else one for one in entries
+    ]
+    for entry, row in zip(entries, rows, strict=True):
+        if not _is_plain(row):
             raise UserError(
                 "sweep() wants dicts of plain values by dotted names, such as {'retrieve.k': 4}, or of a "
                 f"method by its slot, such as {{'retrieve': BM25(k=4)}}; it gives {entry!r}"
             )
-    if not entries:
+    if not rows:
         raise UserError("sweep() gives no runs; yield at least one dict, {} for the config as it is")
-    return [_as_fields(entry, base, file.path) for entry in entries]
+    return rows
 
 
 def _as_fields(entry: Mapping[Any, Any], base: Config, file: Path) -> dict[Any, Any]:

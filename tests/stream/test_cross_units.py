@@ -253,9 +253,7 @@ def test_a_run_that_is_killed_in_a_fold_ends_as_one_that_was_not(
 @pytest.mark.parametrize(
     ("flags", "error"),
     [
-        (["--stream.folds", "9"], "cross_units with 9, and the questions are of 4 users or units"),
         (["--limit", "1"], "the questions are of 1 user or units; want at least 2"),
-        (["--stream.size", "3"], "set stream.size to none and stream.order to released"),
         (["--stream.keep", "1"], "stream.protocol cross_units keeps no states"),
         (["--limit_training", "5"], "stream.protocol cross_units takes no training split"),
         (["--collaboration", "none"], "counted learns from other users' histories"),

@@ -11,7 +11,6 @@ from stream_worlds import (
     FOUR,
     LEARNERS,
     SEED,
-    as_flags,
     content,
     documents,
     folds_of,
@@ -24,7 +23,6 @@ from stream_worlds import (
 
 import pbr_jax
 from pbr_jax.base.types import UserError
-from pbr_jax.cli.main import main
 from pbr_jax.config import Config, load, override
 
 OTHERS = (
@@ -201,30 +199,6 @@ def test_a_frozen_system_has_the_same_folds(file: Path, told: dict[str, Any], tm
     found = pbr_jax.run(frozen, tmp_path / "frozen")
     assert [line["block"] for line in found.records()] == [line["block"] for line in learned.records()]
     assert "learned" not in found.values
-
-
-@pytest.mark.parametrize(
-    ("flags", "error"),
-    [
-        (
-            ["--stream.folds", "9"],
-            "cross_users with 9, and the questions are of 4 users or units; want at least 9",
-        ),
-        (["--stream.size", "3"], "set stream.size to none and stream.order to released"),
-        (["--collaboration", "none"], "trend learns from other users' histories, and collaboration is none"),
-    ],
-)
-def test_bad_combinations_end_in_one_line(
-    flags: list[str],
-    error: str,
-    file: Path,
-    told: dict[str, Any],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-):
-    assert main(["run", str(file), *as_flags(told), *flags, "--out", str(tmp_path / "out")]) == 2
-    (line,) = [one for one in capsys.readouterr().err.splitlines() if one.startswith("pbr-jax: error")]
-    assert error in line
 
 
 def test_a_learner_with_a_corpus_of_its_own_is_refused(file: Path, told: dict[str, Any], tmp_path: Path):
