@@ -175,7 +175,8 @@ def _by(
     for row, of_row in zip(rows, groups, strict=True):
         for group in dict.fromkeys(name for run in of_row for name in run):
             here = [run[group] for run in of_row if group in run]
-            texts = (_text([one.metrics for one in here], name, _only(here, name)) for name in names)
+            own = here[0].intervals if len(here) == 1 else {}
+            texts = (_text([one.metrics for one in here], name, _with_width(own.get(name))) for name in names)
             count = ABSENT if here[0].users is None else str(here[0].users)
             table.append([row.label, group, str(here[0].n), count, *texts])
     what = rows[0].first.clusters
@@ -221,9 +222,8 @@ def _text(metrics: Sequence[dict[str, float]], name: str, interval: Interval | N
     return f"{value:.4f} ± {deviation:.4f}{sure} ({len(metrics)} seeds)"
 
 
-def _only(here: Sequence[Category], name: str) -> Interval | None:
-    """The interval of a single seed's category; of no use where it has no width."""
-    pair = here[0].intervals.get(name) if len(here) == 1 else None
+def _with_width(pair: Interval | None) -> Interval | None:
+    """The interval; None where it has no width, and so is of no use."""
     return pair if pair and pair[0] < pair[1] else None
 
 
@@ -253,17 +253,12 @@ def throughput(rows: Sequence[Row]) -> dict[str, float]:
     none: it did less. What was made before the questions came, such as vectors of documents, is not in it.
     """
     timed = {row.label: [run for run in row.runs if run.seconds.get("rank", 0) > 0] for row in rows}
-    parts = (
-        ("rank", "generate")
-        if any("generate" in run.seconds for row in rows for run in row.runs)
-        else ("rank",)
-    )
+    answering = any("generate" in run.seconds for row in rows for run in row.runs)
+    parts = ("rank", "generate") if answering else ("rank",)
     rates = {}
     for label, runs in timed.items():
         if runs and all(part in run.seconds for run in runs for part in parts):
-            examples = sum(
-                run.counts.get("examples", run.n) for run in runs
-            )  # also those that are not scored
+            examples = sum(run.counts.get("examples", run.n) for run in runs)  # unscored ones too
             rates[label] = examples / sum(run.seconds[part] for run in runs for part in parts)
     return rates
 
@@ -362,11 +357,8 @@ def by_block(rows: Sequence[Row], name: str, plot: bool) -> list[Block]:
     spans = sorted({span for found in series.values() for span in found})
     shown = [spans[i] for i in np.unique(np.linspace(0, len(spans) - 1, _MOST).round().astype(int))]
     lines = [
-        [
-            f"{span[0] + 1} to {span[1]}",
-            *(_block_text(found.get(span)) for found in series.values()),
-        ]
-        for span in shown
+        [f"{start + 1} to {end}", *(_block_text(blocks.get((start, end))) for blocks in series.values())]
+        for start, end in shown
     ]
     left_out = "" if len(shown) == len(spans) else f"; {len(shown)} of {len(spans)} blocks"
     shifts = sorted({run.shift for row in rows for run in row.runs if run.shift is not None})
@@ -444,16 +436,9 @@ def _who(judge: Mapping[str, Any]) -> tuple[str, str]:
 
 def _grades(row: Row) -> list[str]:
     """Each metric, averaged over seeds, with its interval where there is one seed."""
-    texts = []
-    for name in JUDGE_METRICS:
-        known = [run.judge["metrics"][name] for run in row.runs if name in run.judge.get("metrics", {})]
-        if len(known) < len(row.runs):
-            texts.append(ABSENT)
-            continue
-        pair = row.first.judge["intervals"].get(name) if len(known) == 1 else None
-        sure = f" [{pair[0]:.4f}, {pair[1]:.4f}]" if pair and pair[0] < pair[1] else ""
-        texts.append(f"{statistics.fmean(known):.4f}{sure}")
-    return texts
+    metrics = [run.judge.get("metrics", {}) for run in row.runs]
+    intervals = row.first.judge["intervals"] if len(row.runs) == 1 else {}
+    return [_text(metrics, name, _with_width(intervals.get(name))) for name in JUDGE_METRICS]
 
 
 def shares_table(rows: Sequence[Row]) -> list[Table]:

@@ -137,12 +137,9 @@ def test_a_default_prompt_stands_before_every_text_without_a_prompt_of_its_own(s
 @pytest.mark.parametrize(
     ("modules", "options", "message"),
     [
-        (lambda: [models.Pooling(16, "max")], {}, "pooling max is not supported"),
         (lambda: [models.Pooling(16, "lasttoken")], {}, "pooling lasttoken is not supported"),
-        (lambda: [models.Pooling(16, "weightedmean")], {}, "pooling weightedmean is not supported"),
         (lambda: [models.Pooling(16, ("cls", "mean"))], {}, "pooling cls, mean is not supported"),
         (lambda: [mean(), models.Dense(16, 8), models.Normalize()], {}, "module Dense is not supported"),
-        (lambda: [mean(), models.LayerNorm(16)], {}, "module LayerNorm is not supported"),
         (lambda: [mean(), models.Normalize(), models.Normalize()], {}, "Normalize in this order are not"),
         (lambda: [mean()], dict(truncate_dim=8), "found truncate_dim 8"),
         (lambda: [mean()], dict(similarity_fn_name="euclidean"), "found similarity_fn_name 'euclidean'"),
