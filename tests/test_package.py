@@ -1,13 +1,19 @@
 """The package as a whole: what importing it costs, and what it never needs."""
 
+import ast
 import random
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import numpy as np
 
 from pbr_jax.methods.select.behind import scaled
 
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted((ROOT / "pbr_jax").rglob("*.py"))
+MOST_LINES = 57_700  # of the package; it may fall, and rise only in a change that says why
 ABSENT = (
     "torch",
     "tensorflow",
@@ -56,3 +62,26 @@ def test_type_checks_leave_the_global_generator_alone() -> None:
     before = random.getstate()
     assert scaled(np.ones(3)).tolist() == [1, 1, 1]
     assert random.getstate() == before
+
+
+def test_the_package_stays_small_and_every_module_has_a_room() -> None:
+    lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCES)
+    assert lines <= MOST_LINES
+    top = [path for path in SOURCES if path.parent == ROOT / "pbr_jax"]
+    assert len(top) <= 8
+    rooms = {path.relative_to(ROOT / "pbr_jax").parts[0] for path in SOURCES}
+    assert len(rooms) <= 40
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    assert len(next(one["layers"] for one in contracts if one["type"] == "layers")) <= 19
+
+
+def test_no_file_and_no_function_is_long() -> None:
+    long = []
+    for path in SOURCES:
+        source = path.read_text(encoding="utf-8")
+        long += [f"{path}: {count} lines" for count in [len(source.splitlines())] if count > 600]
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None:
+                count = node.end_lineno - node.lineno + 1
+                long += [f"{path}:{node.lineno} {node.name}: {count} lines"] if count > 60 else []
+    assert not long

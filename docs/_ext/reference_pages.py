@@ -308,6 +308,8 @@ def _actions(parser: argparse.ArgumentParser, before: str = "") -> Iterator[str]
     subs = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     for sub in subs:
         for name, inner in sub.choices.items():
+            if inner.get_default("function") == "asking.store_removed":  # it only says what replaces it
+                continue
             deeper = list(_actions(inner, f"{before}{name} "))
             yield from deeper or [before + name]
 

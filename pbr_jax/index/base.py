@@ -36,14 +36,10 @@ class Found(NamedTuple):
 class Rows(NamedTuple):
     """The rows of a matrix that an engine holds, at one time.
 
-    Attributes:
-      rows: int [n], ascending.
-      vectors: the matrix, by row. The vector of a deleted document is 0.
-      places: gives, for rows whose vectors were just read, the numbers by which `Engine.erase` knows them;
-        below 0 for deleted documents.
-      version: of the store; a later one is larger.
-      owners: the code of the owner of each row number of the store, int [N].
-      untils: the end of its date in seconds, float [N]; NaN where it has none.
+    `rows`, int [n], ascend. `vectors` is the matrix by row; the vector of a deleted document is 0. For rows
+    whose vectors were just read, `places` returns the numbers by which `Engine.erase` knows them, below 0 for
+    deleted documents. A later `version` of the store is larger. For each row number of the store, `owners`,
+    int [N], has the code of its owner, and `untils`, float [N], the end of its date in seconds; NaN: none.
     """
 
     rows: np.ndarray
