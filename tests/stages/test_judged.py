@@ -36,13 +36,7 @@ TWEETS = {"a": ["tea", "more tea"], "b": ["cats"], "c": ["football"]}
 
 
 @pytest.fixture
-def flags(
-    write_tweets: Callable[..., Path],
-    tiny_models: dict[str, str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> dict[str, Any]:
-    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
+def flags(write_tweets, tiny_models: dict[str, str], fresh_cache: Path) -> dict[str, Any]:
     place = {"benchmark.name": "lamp_7", "benchmark.root": str(write_tweets(TWEETS)),
              "benchmark.training": "none", "retrieve.method": "recency"}  # fmt: skip
     place |= {"llm.model": tiny_models["llm.model"], "generate.max_new_tokens": 4}

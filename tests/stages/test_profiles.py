@@ -33,14 +33,8 @@ def llm(tiny_models: dict[str, str]) -> JaxLLM:
 
 
 @pytest.fixture
-def made(
-    write_tweets: Callable[..., Path],
-    tiny_models: dict[str, str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Callable[..., Config]:
+def made(write_tweets, tiny_models: dict[str, str], fresh_cache: Path) -> Callable[..., Config]:
     """A run of three users in an empty cache, with a text about each."""
-    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
     root = write_tweets({"a": ["i love tea", "tea again"], "b": ["football", "a goal"], "c": ["opera"]})
     place = {"benchmark.name": "lamp_7", "benchmark.root": str(root), "benchmark.training": "none"}
     models = {name: tiny_models[name] for name in ("encoder.model", "llm.model")}
