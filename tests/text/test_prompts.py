@@ -460,9 +460,6 @@ def test_it_says_how_many_of_the_first_documents_stand_in_the_prompt(sizes, max_
 
 
 def test_a_text_that_fits_is_its_own_tail():
-    def count(text: str) -> int:
-        return len(text.split())
-
     assert tail("hello world again", 32, count) == "hello world again"
     assert tail("hello world again", 2, count).split() == ["world", "again"]
 
