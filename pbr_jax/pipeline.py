@@ -143,11 +143,14 @@ def rank(
     `users` is the result of `pipeline.neighbours`, if it is known.
 
     Raises RuntimeError if a ranking contains another user's document and `collaboration` is not "text". This
-    check applies to every method. Shared documents are not private, so they pass it.
+    check applies to every method. Shared documents are not private, so they pass it. It comes twice, because
+    some ways to select ask a language model about what was retrieved.
     """
     queries = pipeline.expand(examples)
     users = pipeline.neighbours(examples) if users is None else users
-    rankings = pipeline.select(examples, queries, pipeline.retrieve(examples, queries, users))
+    found = pipeline.retrieve(examples, queries, users)
+    refuse_foreign(examples, found, collaboration)
+    rankings = pipeline.select(examples, queries, found)
     refuse_foreign(examples, rankings, collaboration)
     return [list(ranking) for ranking in rankings]
 

@@ -321,17 +321,21 @@ class System(Living):
         rankings = self.rank(examples) if rankings is None else list(rankings)
         if len(rankings) != len(examples):
             raise UserError(f"found {len(rankings)} rankings for {len(examples)} examples, want one for each")
-        if self._collaboration is not None:
-            refuse_foreign(examples, rankings, self._collaboration)
+        self._check_open(examples, rankings)
         return [ranking[: self._documents] for ranking in rankings]
 
     def _writer(self, written: Sequence[Written] | None) -> PromptWriter:
         def write(examples: Examples, rankings: Sequence[Ranking]) -> list[Written]:
-            if self._collaboration is not None:
-                refuse_foreign(examples, rankings, self._collaboration)
+            self._check_open(examples, rankings)
             return self.write(examples, rankings) if written is None else list(written)
 
         return write
+
+    def _check_open(self, examples: Examples, rankings: Sequence[Ranking]) -> None:
+        """The gate before prompts. Some of them show what stands in a candidate's row."""
+        if self._collaboration is not None:
+            refuse_foreign(examples, rankings, self._collaboration)
+            self._check_rows(rankings)
 
     def _check_rows(self, rankings: Sequence[Ranking]) -> None:
         """Raises RuntimeError if a candidate's row in the store holds another document."""

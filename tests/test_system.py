@@ -3,9 +3,10 @@
 import dataclasses
 import json
 import threading
+import unittest.mock
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax.monitoring
 import jaxtyping
@@ -18,6 +19,8 @@ from pbr_jax.corpus.vectors import digest
 from pbr_jax.experiment import opening
 from pbr_jax.experiment.plan import Plan
 from pbr_jax.llm.engine.jax_backend import JaxLLM
+from pbr_jax.methods.generate import Ipa
+from pbr_jax.pipeline import rank
 from pbr_jax.stages.answers import Answers, Likelihoods, answers, likelihoods
 from pbr_jax.stages.rankings import Questions, Rankings, rankings
 from pbr_jax.stages.records import Records
@@ -391,5 +394,34 @@ def test_the_gate_stands_before_every_prompt(config: Config):
             method([ann, bob], rankings[::-1])
     candidate = rankings[0][0]
     forged = dataclasses.replace(candidate.document, text=rankings[1][0].document.text)
-    with pytest.raises(RuntimeError, match="where another stands"):
-        system._check_rows([[dataclasses.replace(candidate, document=forged)]])
+    for wrong in ({"document": forged}, {"row": rankings[1][0].row}):
+        with pytest.raises(RuntimeError, match="where another stands"):
+            system.answer([ann], [[dataclasses.replace(candidate, **wrong)]])
+    select = unittest.mock.Mock()  # which may ask a language model
+    pipeline = system.pipeline._replace(retrieve=lambda *_: rankings[::-1], select=select)
+    with pytest.raises(RuntimeError, match="belong to other users"):
+        rank(pipeline, [ann, bob], "none")
+    select.assert_not_called()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Foraging(Ipa):
+    """Answers from what it looks up by itself."""
+
+    method: Literal["foraging"] = "foraging"
+
+    def needs(self, run):
+        return {**super().needs(run), "store": run.data}
+
+    def slot(self, tally, *, store, **values):
+        answer, rows = super().slot(tally, **values), store.history("bob")[:1]
+        (found,) = (Candidate(one, 1.0, int(row)) for one, row in zip(store.documents(rows), rows))
+        return lambda examples, rankings, write, **more: answer(
+            examples, [[found] for _ in examples], write, **more
+        )
+
+
+def test_the_gate_of_a_run_stands_before_what_its_answers_are_made_from(config: Config, tmp_path: Path):
+    config = dataclasses.replace(override(config, {"retrieve.method": "bm25"}), generate=Foraging())
+    with pytest.raises(RuntimeError, match="belong to other users"):
+        pbr_jax.run(config, tmp_path / "out")

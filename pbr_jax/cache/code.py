@@ -107,25 +107,35 @@ class _Description:
         return ""
 
     def _class(self, cls: type) -> str:
-        if "<locals>" in cls.__qualname__ and not _is_library(cls.__module__):
-            self.unkept.append(f"{cls.__qualname__} is a class inside of a function")
-        functions = (one for one in vars(cls).values() if isinstance(one, types.FunctionType))
-        spaces = (one.__globals__ for one in functions if one.__globals__.get("__name__") == cls.__module__)
-        loaded = sys.modules.get(cls.__module__)
-        return self._module(cls.__module__, next(spaces, vars(loaded) if loaded else {}), cls.__qualname__)
+        module, loaded = cls.__module__, sys.modules.get(cls.__module__)
+        functions = [_unwrapped(one) for one in vars(cls).values() if isinstance(one, types.FunctionType)]
+        spaces = (one.__globals__ for one in functions if one.__globals__.get("__name__") == module)
+        space = next(spaces, vars(loaded) if loaded else {})
+        if not _is_library(module) and _named(space, cls.__qualname__) is not cls:
+            self.unkept.append(f"{cls.__qualname__} is not what {module} has by this name")
+        for function in functions:
+            if not function.__name__.startswith("__"):  # those may be generated
+                self._written(function)  # the file of one that was assigned to the class counts too
+        return self._module(module, space, cls.__qualname__)
 
     def _function(self, function: types.FunctionType) -> Any:
-        while (wrapped := getattr(function, "__wrapped__", None)) and _checks_types(function):
-            function = wrapped
-        code, module = function.__code__, str(function.__globals__.get("__name__"))
-        if not _is_library(module):
-            file = sources.file_of(module)
-            if function.__name__ == "<lambda>" or (file and Path(code.co_filename).name != file.name):
-                self.unkept.append(f"{function.__qualname__} of {module} has no name in a file")
-        name = function.__qualname__
-        line = code.co_firstlineno if "<locals>" in name else 0  # there may be several of a name
+        function = _unwrapped(function)
+        name, inner = self._written(function), "<locals>" in function.__qualname__
+        if function.__name__ == "<lambda>":
+            self.unkept.append(f"{name} has no name in a file")
+        line = function.__code__.co_firstlineno if inner else 0  # there may be several of a name
         cells = [cell.cell_contents for cell in function.__closure__ or () if cell != types.CellType()]
-        return [self._module(module, function.__globals__, name), line, self.of(cells)]
+        defaults = [function.__defaults__, function.__kwdefaults__] if inner else []
+        return [name, line, self.of([*cells, *defaults])]
+
+    def _written(self, function: types.FunctionType) -> str:
+        """Adds the module of a function, whose file must be the one that it was compiled from."""
+        module = str(function.__globals__.get("__name__"))
+        name = self._module(module, function.__globals__, function.__qualname__)
+        file = None if _is_library(module) else sources.file_of(module)
+        if file and Path(function.__code__.co_filename).name != file.name:
+            self.unkept.append(f"{name} has no name in a file")
+        return name
 
     def _module(self, module: str, space: dict[str, Any], name: str) -> str:
         """Adds the module of a class or function to those that count, by its globals."""
@@ -139,7 +149,18 @@ class _Description:
             self.unkept.append(f"{name} is in no file")
         else:
             self.modules[module] = source
-        return name
+        return f"{sources.place_of(module)}.{name}"
+
+
+def _named(space: Mapping[str, Any], name: str) -> Any:
+    first, *inner = name.split(".")
+    return functools.reduce(lambda found, part: getattr(found, part, None), inner, space.get(first))
+
+
+def _unwrapped(function: types.FunctionType) -> types.FunctionType:
+    while (wrapped := getattr(function, "__wrapped__", None)) and _checks_types(function):
+        function = wrapped
+    return function
 
 
 def _checks_types(function: types.FunctionType) -> bool:

@@ -65,6 +65,12 @@ def executed(space: dict[str, Any]) -> bytes | None:
     return space.get(_SOURCE)
 
 
+def place_of(module: str) -> str:
+    """The name of a module in a key. That of a config tells its folder, which does not count."""
+    loaded = sys.modules.get(module)
+    return "config" if loaded is not None and executed(vars(loaded)) is not None else module
+
+
 def closure(root: str, source: bytes | None = None) -> Closure:
     """The closure of a module. `source`: what was executed of it, if not its file."""
     return _own(root) if is_own(root) else _closure(root, source)
@@ -79,7 +85,7 @@ def _closure(root: str, source: bytes | None) -> Closure:
     lines: set[str] = set()
     modules: set[str] = set()
     files: set[Path] = set()
-    waiting, seen = [root], set()
+    waiting, seen = [root, *(() if is_own(root) else _modules(root, None, root))], set()
     while waiting:
         module = waiting.pop()
         if module in seen:
@@ -100,8 +106,7 @@ def _closure(root: str, source: bytes | None) -> Closure:
             files.add(file)
             content = _read_own(file) if is_own(module) else file.read_bytes()
         parsed = _parsed(module, file.name == "__init__.py", content)
-        # The module of a config is named by its place.
-        lines.add(f"{module if is_own(module) else file.name} {parsed['hash']}")
+        lines.add(f"{place_of(module)} {parsed['hash']}")
         modules.add(module)
         if parsed["scans"]:
             waiting += [f"{module}.{path.stem}" for path in file.parent.glob("[!_]*.py")]
@@ -122,6 +127,8 @@ def _modules(base: str, name: str | None, importer: str) -> Iterator[str]:
     The packages of this package only gather names: of them counts the module that defines the name.
     """
     if not is_own(base):
+        if name == "*" and (file := file_of(base)) is not None and file.name == "__init__.py":
+            yield from (f"{base}.{path.stem}" for path in file.parent.glob("[!_]*.py"))  # of its `__all__`
         inner = f"{base}.{name}"
         if name is not None and file_of(base) is None and file_of(inner) is None:
             return
@@ -139,7 +146,8 @@ def _modules(base: str, name: str | None, importer: str) -> Iterator[str]:
         yield from _modules(origin, one, importer)
         return
     yield module
-    if exported and module != base and is_own(importer):  # the package as an object: all that it gathers
+    # All that a package gathers, which is used as an object. (Of the user's modules `_parse` finds the names.)
+    if exported and (name == "*" or (module != base and is_own(importer))):
         for origin, one in exported.values():
             yield from _modules(origin, one, importer)
 
@@ -293,9 +301,10 @@ def _parse(module: str, is_package: bool, source: bytes) -> dict[str, Any]:
         for node in ast.walk(tree):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 node.names = [one for one in node.names if (one.asname or one.name.partition(".")[0]) in used]
+    imported = [list(one) for one in _imported(tree, module, is_package)]
     return {
         "hash": hashlib.sha256(b"".join(lines)).hexdigest()[:16],
-        "imports": [list(one) for one in _imported(tree, module, is_package)],
+        "imports": imported if is_own(module) else [*imported, *_attributes(tree)],
         "exports": exports,
         "scans": is_package and b"iter_modules" in source,
     }
@@ -330,6 +339,22 @@ def _imported(tree: ast.AST, module: str, is_package: bool) -> Iterator[tuple[st
         elif isinstance(node, ast.ImportFrom):
             base = _base(node, module, is_package)
             yield from ((base, alias.name) for alias in node.names)
+
+
+def _attributes(tree: ast.AST) -> Iterator[list[str]]:
+    """What a module of the user takes from packages of ours by attribute (`index.nearest`), as imports."""
+    bound = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            bound |= {one.asname: one.name for one in node.names if one.asname} | {PACKAGE: PACKAGE}
+        elif isinstance(node, ast.ImportFrom) and is_own(node.module or ""):
+            bound |= {one.asname or one.name: f"{node.module}.{one.name}" for one in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            first, _, rest = ast.unparse(node.value).partition(".")
+            base = ".".join(filter(None, [bound.get(first, ""), rest]))
+            if is_own(base):
+                yield [base, node.attr]
 
 
 def _base(node: ast.ImportFrom, module: str, is_package: bool) -> str:

@@ -33,7 +33,7 @@ from pbr_jax.cache.artefacts import (
 )
 from pbr_jax.cache.code import Code, described
 from pbr_jax.distributed import processes
-from pbr_jax.options import Learner, Method, key_of
+from pbr_jax.options import Learner, Method, Options, key_of
 
 _log: ContextVar[Log | None] = ContextVar("log", default=None)
 _told: set[str] = set()  # reasons why results are not kept
@@ -193,9 +193,11 @@ class Value(Node):
         return self._make(*self.options, **self._values())
 
 
-def _methods(options: tuple[Any, ...]) -> list[type]:
-    """The classes of methods among the options: `make` calls theirs, whatever class they are of."""
-    return [type(one) for one in options if isinstance(one, Method)]
+def _methods(value: Any) -> list[type]:
+    """The classes of all methods in options: `make` calls theirs, whatever class they are of."""
+    inner = value if isinstance(value, tuple) else vars(value).values() if isinstance(value, Options) else ()
+    own = [type(value)] if isinstance(value, Method) else []
+    return [*own, *(cls for one in inner for cls in _methods(one))]
 
 
 def constant(name: str, value: Any) -> Value:
@@ -222,7 +224,7 @@ class Slot(Node):
         return self.method
 
     def _code(self) -> list[Any]:
-        return [type(self.method)]
+        return _methods(self.method)
 
     def _compute(self) -> "Bound":
         return Bound(self.method, self._values())

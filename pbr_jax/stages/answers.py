@@ -96,12 +96,15 @@ def _stage(
     check: Callable[[], None] | None = None,
 ) -> Stage:
     needs = {"store": run.data, "ranked": ranked, "write": language_model.writer(run), **needs}
-    options, together = (questions, documents_in_prompt(run)), by_questions(kind, questions)
+    options = (questions, documents_in_prompt(run), run.config.collaboration)
+    together = by_questions(kind, questions)
     return Stage(name, options, needs, make, kind, label=label, check=check, together=together)
 
 
-def _generate(folder: Path, questions: Questions, k: int, *, ranked: Rankings, **parts: Any) -> None:
-    system = System(parts, documents=k)
+def _generate(
+    folder: Path, questions: Questions, k: int, collaboration: str, *, ranked: Rankings, **parts: Any
+) -> None:
+    system = System(parts, collaboration=collaboration, documents=k)
     keep_answers(folder, list(questions.read(system.store)), ranked, system)
 
 
@@ -122,8 +125,10 @@ def keep_answers(folder: Path, examples: list[Example], ranked: Rankings, system
     Answers.make(folder, work, system.tally, examples, rankings, label="answers", total=len(examples))
 
 
-def _score(folder: Path, questions: Questions, k: int, *, ranked: Rankings, **parts: Any) -> None:
-    system = System(parts, documents=k)
+def _score(
+    folder: Path, questions: Questions, k: int, collaboration: str, *, ranked: Rankings, **parts: Any
+) -> None:
+    system = System(parts, collaboration=collaboration, documents=k)
     keep_likelihoods(folder, list(questions.read(system.store)), ranked, system)
 
 

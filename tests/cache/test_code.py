@@ -38,7 +38,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
                 del sys.modules[name]
         for name, text in texts.items():
             path = tmp_path / f"{name}.py"
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(textwrap.dedent(text))
         importlib.invalidate_caches()
         return importlib.import_module(module)
@@ -54,6 +54,7 @@ PACKAGE = {
     "top_of_mine": """
         from child_of_mine import Child
         from user_pkg import deep
+        from user_pkg.sub import leaf
 
         SCALE = 2.0
 
@@ -67,10 +68,13 @@ PACKAGE = {
     """,
     "child_of_mine": "import base_of_mine\nclass Child(base_of_mine.Base):\n    k = 1\n",
     "base_of_mine": "class Base:\n    def f(self):\n        return 1\n",
-    "user_pkg/__init__": "from .near import number\n",
+    "user_pkg/__init__": "from .near import number\n__all__ = ['listed']\n",
     "user_pkg/near": "number = 1\n",
     "user_pkg/deep": "from . import near\nfrom .near import number\ndef value():\n    return near.number\n",
     "space_of_mine/score": "value = 1\n",
+    "user_pkg/listed": "number = 1\n",
+    "user_pkg/sub/__init__": "number = 1\n",
+    "user_pkg/sub/leaf": "from user_pkg import *\n",
 }
 
 
@@ -119,18 +123,32 @@ HELD = """
     def anonymous(sign):
         return lambda folder: sign
 
+    def defaults(sign):
+        def inner(folder, *, sign=sign):
+            return sign
+        return inner
+
     def factory(sign):
         class Made:
             def count(self, folder):
                 return sign
         return Made
 
+    def typed(sign):
+        return type("Typed", (), {"count": closed(sign)})
+
+    class Own:
+        pass
+
+    class Told:
+        exec("def count(self): pass")
+
     def unknown(sign):
         return functools.partial(count, sign=object())
 """
 
 
-@pytest.mark.parametrize("maker", ["closed", "partial", "cached", "bound", "nested"])
+@pytest.mark.parametrize("maker", ["closed", "partial", "cached", "bound", "nested", "defaults"])
 def test_plain_values_that_code_holds_count(load: Load, maker: str):
     make = getattr(load("held_of_mine", held_of_mine=HELD), maker)
     assert code_of(make(1)) == code_of(make(1)) != code_of(make(-1))
@@ -140,8 +158,9 @@ def test_plain_values_that_code_holds_count(load: Load, maker: str):
 @pytest.mark.parametrize(
     ("maker", "reason"),
     [
-        ("anonymous", "anonymous.<locals>.<lambda> of held_of_mine has no name in a file"),
-        ("factory", "factory.<locals>.Made is a class inside of a function"),
+        ("anonymous", "held_of_mine.anonymous.<locals>.<lambda> has no name in a file"),
+        ("factory", "factory.<locals>.Made is not what held_of_mine has by this name"),
+        ("typed", "Typed is not what held_of_mine has by this name"),
         ("unknown", "code holds a object, which nothing tells from another"),
     ],
 )
@@ -150,6 +169,46 @@ def test_what_nothing_tells_apart_is_not_kept(load: Load, maker: str, reason: st
     one = make(1)
     assert described(one).unkept == reason
     assert code_of(one) == code_of(one) != code_of(make(1))
+
+
+def test_a_method_from_elsewhere_counts_with_its_file_and_one_from_no_file_is_not_kept(load: Load):
+    texts = {"held_of_mine": HELD, "patch_of_mine": "def count(self): pass\n"}
+
+    def patched() -> Any:
+        module = load("held_of_mine", **texts)
+        module.Own.count = importlib.import_module("patch_of_mine").count
+        return described(module.Own)
+
+    first = patched()
+    texts["patch_of_mine"] += "OTHER = 1\n"
+    assert first.hash != patched().hash
+    told = described(load("held_of_mine", held_of_mine=HELD).Told)
+    assert told.unkept == "held_of_mine.count has no name in a file"
+
+
+def test_the_same_sources_are_other_code_in_other_places(load: Load):
+    """Two modules that change their places, and two classes of one name that share all imports."""
+    texts = {"all_of_mine": "from user_pkg import one, two\n", "user_pkg/__init__": ""}
+    for name in ("one", "two"):
+        texts[f"user_pkg/{name}"] = f"import all_of_mine\nclass Own:\n    name = '{name}'\n"
+    one, two = (described(load(f"user_pkg.{name}", **texts).Own) for name in ("one", "two"))
+    assert one.hash != two.hash
+    texts["user_pkg/one"], texts["user_pkg/two"] = texts["user_pkg/two"], texts["user_pkg/one"]
+    assert code_of(load("user_pkg.one", **texts).Own) not in (one.hash, two.hash)
+
+
+@pytest.mark.parametrize(
+    ("line", "use"),
+    [
+        ("from pbr_jax import index", "index.nearest"),
+        ("import pbr_jax.index", "pbr_jax.index.nearest"),
+        ("import pbr_jax.index as index", "index.nearest"),
+        ("from pbr_jax.index import *", "nearest"),
+    ],
+)
+def test_what_a_users_module_takes_from_a_package_of_ours_counts(load: Load, line: str, use: str):
+    load("top_of_mine", top_of_mine=f"{line}\ndef make():\n    return {use}\n")
+    assert "pbr_jax.index.top_k" in sources.closure("top_of_mine").modules
 
 
 def test_code_that_was_typed_is_not_kept():
