@@ -15,12 +15,14 @@ import pytest
 import pbr_jax
 from pbr_jax.base.types import Candidate, Document, Example, UserError
 from pbr_jax.config import Config, override
+from pbr_jax.corpus import vectors
 from pbr_jax.corpus.vectors import digest
 from pbr_jax.experiment import opening
 from pbr_jax.experiment.plan import Plan
 from pbr_jax.llm.engine.jax_backend import JaxLLM
 from pbr_jax.methods.generate import Ipa
 from pbr_jax.pipeline import rank
+from pbr_jax.remarks.judge import Script
 from pbr_jax.stages.answers import Answers, Likelihoods, answers, likelihoods
 from pbr_jax.stages.rankings import Questions, Rankings, rankings
 from pbr_jax.stages.records import Records
@@ -302,6 +304,39 @@ def test_a_forgotten_users_vectors_are_overwritten(config: Config, tmp_path: Pat
         return any(digest("a canary about violins") in file.read_bytes() for file in files)
 
     assert kept()
+    system.forget("eve")
+    assert not kept()
+
+
+@pytest.mark.parametrize("remarks", [False, True])
+def test_what_is_encoded_while_a_user_is_forgotten_is_erased_too(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remarks: bool
+):
+    """By another process, which sees the documents until the vectors are erased."""
+    config = override(config, {"generate.method": "none", "eval.likelihood": "off"})
+    pbr_jax.run(config, tmp_path / "out")
+    system, erase, turns = pbr_jax.open(tmp_path / "out"), vectors.erase, iter([True])
+    system.add("eve", ["a canary about violins"])
+    if remarks:
+        system.observe("eve", "i love cats", judge=Script([]))
+    elsewhere = opening._open(tmp_path / "out")
+
+    def ask() -> None:
+        elsewhere.rank([Example("", "eve", "violins", "violins", None)])
+
+    def erased(texts: Any) -> int:
+        number = erase(texts)
+        if next(turns, False):
+            ask()
+            assert kept()
+        return number
+
+    def kept() -> bool:
+        files = [file for file in (tmp_path / "cache" / "vectors").rglob("*") if file.is_file()]
+        return any(digest("a canary about violins") in file.read_bytes() for file in files)
+
+    ask()
+    monkeypatch.setattr(vectors, "erase", erased)
     system.forget("eve")
     assert not kept()
 

@@ -146,7 +146,7 @@ def _modules(base: str, name: str | None, importer: str) -> Iterator[str]:
         yield from _modules(origin, one, importer)
         return
     yield module
-    # All that a package gathers, which is used as an object. (Of the user's modules `_parse` finds the names.)
+    # All that a package gathers, which is used as an object; of the user's modules `_attributes` tells more.
     if exported and (name == "*" or (module != base and is_own(importer))):
         for origin, one in exported.values():
             yield from _modules(origin, one, importer)

@@ -103,13 +103,15 @@ def erase_document(store: Store, log: Log, id: str) -> int:
             "data released cannot be erased, a remark can hide it"
         )
     events = [event for event in log.events() if event.document == id and event.text is not None]
-    _erase_what_was_made(log, _passages(store, events), events)
+    texts = _passages(store, events)
+    _erase_what_was_made(log, texts, events)
     with log.changing() as sql:
         _blank(log, sql, events, remarks)
         for event in events:
             assert event.store is not None
             log.append(sql, "erase", author="", store=event.store, document=id, reason="erased")
     finish_erasing(store, log)
+    vectors.erase(texts)  # of what others, who saw the document until now, have encoded anew
     return len(remarks)
 
 
@@ -121,8 +123,8 @@ def erase_user(store: Store, log: Log, user: str) -> int:
         store.history(user)  # an unknown user is an error
     own = [event for event in log.events() if user in (event.author, event.store)]
     made = [event for event in own if event.text is not None]
-    texts = store.texts_of(user) if user in store.users else []
-    _erase_what_was_made(log, [*texts, *_passages(store, made)], made)
+    texts = [*(store.texts_of(user) if user in store.users else []), *_passages(store, made)]
+    _erase_what_was_made(log, texts, made)
     with log.changing() as sql:
         _blank(log, sql, own, remarks)
         for event in made:
@@ -133,6 +135,7 @@ def erase_user(store: Store, log: Log, user: str) -> int:
         sql.execute("UPDATE events SET author=NULL WHERE author=?", (user,))
         sql.execute("DELETE FROM votes WHERE author=?", (user,))
     finish_erasing(store, log)
+    vectors.erase(texts)  # as above
     return len(remarks)
 
 
@@ -158,9 +161,8 @@ def _passages(store: Store, events: Iterable[Event]) -> list[str]:
     return [part for event in events for part in store.cut(event.text or "")]
 
 
-def _erase_what_was_made(log: Log, texts: Iterable[str], events: Iterable[Event]) -> None:
+def _erase_what_was_made(log: Log, texts: Sequence[str], events: Iterable[Event]) -> None:
     """Erases the vectors of texts, and cached answers since their events: prompts may have held them."""
-    texts = [*texts]
     vectors.erase(texts)
     reads.erase(texts)
     since = min((event.version for event in events), default=None)

@@ -103,6 +103,7 @@ class Living(abc.ABC):
             vectors.erase(texts)
             reads.erase(texts)
             store.forget(user)
+            vectors.erase(texts)  # of what others, who saw the documents until now, have encoded anew
 
     @contextmanager
     def _changing(self, *, grows: bool) -> Iterator[Store]:
