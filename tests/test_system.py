@@ -21,6 +21,7 @@ from pbr_jax.experiment import opening
 from pbr_jax.experiment.plan import Plan
 from pbr_jax.llm.engine.jax_backend import JaxLLM
 from pbr_jax.methods.generate import Ipa
+from pbr_jax.options import Generate
 from pbr_jax.pipeline import rank
 from pbr_jax.remarks.judge import Script
 from pbr_jax.stages.answers import Answers, Likelihoods, answers, likelihoods
@@ -440,16 +441,16 @@ def test_the_gate_stands_before_every_prompt(config: Config):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Foraging(Ipa):
+class Foraging(Generate):
     """Answers from what it looks up by itself."""
 
     method: Literal["foraging"] = "foraging"
 
     def needs(self, run):
-        return {**super().needs(run), "store": run.data}
+        return {**Ipa().needs(run), "store": run.data}
 
     def slot(self, tally, *, store, **values):
-        answer, rows = super().slot(tally, **values), store.history("bob")[:1]
+        answer, rows = Ipa().slot(tally, **values), store.history("bob")[:1]
         (found,) = (Candidate(one, 1.0, int(row)) for one, row in zip(store.documents(rows), rows))
         return lambda examples, rankings, write, **more: answer(
             examples, [[found] for _ in examples], write, **more

@@ -5,8 +5,9 @@ and closures hold. Code that cannot be tied to a file as it was executed (a clas
 that is newer than the process, a closure over an object) has a hash that no other process has, and a reason
 why what it computes is not kept.
 
-Not seen is what is reached by name at run time (`getattr`, `importlib`), what a module reads when it is
-imported, and what somebody assigns to its names afterwards.
+Not seen is what is reached by name at run time (`getattr`, `importlib`, a folder that a function adds to
+`sys.path`), what a module reads when it is imported, what somebody assigns to its names afterwards, and whole
+folders that change their places while the process runs.
 """
 
 import functools
@@ -177,4 +178,4 @@ def _is_library(module: Any) -> bool:
     if module in sys.builtin_module_names or module == "typing":
         return True
     file = getattr(sys.modules.get(module), "__file__", None)
-    return bool(file) and (not file.endswith(".py") or sources.is_installed(Path(file).resolve()))
+    return bool(file) and sources.is_installed(Path(file).resolve())

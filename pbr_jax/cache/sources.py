@@ -16,7 +16,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Iterator
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, TypeGuard
@@ -104,7 +104,7 @@ def _closure(root: str, source: bytes | None) -> Closure:
             content = executed(vars(sys.modules[module])) if module in sys.modules else None
         if content is None:
             files.add(file)
-            content = _read_own(file) if is_own(module) else file.read_bytes()
+            content = _read_own(file) if is_own(module) else file.read_bytes() if file.is_file() else b""
         parsed = _parsed(module, file.name == "__init__.py", content)
         lines.add(f"{place_of(module)} {parsed['hash']}")
         modules.add(module)
@@ -191,10 +191,10 @@ def file_of(module: str) -> Path | None:
     else:
         typed = module == "__main__" and (hasattr(sys, "ps1") or sys.flags.interactive)
         origin = None if typed else getattr(loaded, "__file__", None)
-    if not origin or not origin.endswith(".py"):
+    if not origin or not origin.endswith((".py", *EXTENSION_SUFFIXES)):
         return None
     file = Path(origin).resolve()
-    return file if file.is_file() and not is_installed(file) else None
+    return None if is_installed(file) else file
 
 
 @functools.cache
@@ -262,7 +262,8 @@ def _is_stale(file: Path, status: os.stat_result) -> bool:
     except OSError:
         return False
     stamp = int(status.st_mtime).to_bytes(8, "little")[:4] + status.st_size.to_bytes(8, "little")[:4]
-    if content[4:8] != bytes(4) or content[8:16] != stamp:
+    kind = content[4:8]  # 0: by the stamp, 1: by a hash that nobody compares, 3: by one that is compared
+    if kind == b"\3\0\0\0" or (kind == bytes(4) and content[8:16] != stamp):
         return False
     return marshal.loads(content[16:]) != compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
 
@@ -285,7 +286,7 @@ def _reader() -> str:
 
 
 def _parse(module: str, is_package: bool, source: bytes) -> dict[str, Any]:
-    tree = ast.parse(source)
+    tree = ast.Module([], []) if b"\0" in source else ast.parse(source)  # an extension module
     exports = {}
     for node in tree.body:
         if isinstance(node, ast.ImportFrom):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
@@ -236,10 +237,21 @@ def test_a_file_that_is_newer_than_the_process_or_gone_is_not_what_runs(
     made = load("top_of_mine", **PACKAGE).make
     monkeypatch.setattr(sources, "_BEGAN", sources._beginning())
     assert "was edited after this process began" in described(made).unkept
-    file = tmp_path / "space_of_mine" / "score.py"
+    file = tmp_path / "user_pkg" / "near.py"
     assert sources.unkept(frozenset([ROOT / "__init__.py"])) == ""
     file.unlink()
-    assert sources.unkept(frozenset([file])) == f"{file} is gone"
+    monkeypatch.setattr(sources, "_BEGAN", 2**63)
+    assert described(made).unkept == f"{file} is gone"
+
+
+def test_an_extension_module_counts_by_its_bytes(load: Load, tmp_path: Path):
+    made = load("top_of_mine", top_of_mine="def make():\n    import built_of_mine\n").make
+    hashes = set()
+    for content in (b"\0", b"\0\0"):
+        (tmp_path / f"built_of_mine{EXTENSION_SUFFIXES[-1]}").write_bytes(content)
+        importlib.invalidate_caches()
+        hashes.add(code_of(made))
+    assert len(hashes) == 2
 
 
 def test_bytecode_of_an_edit_within_one_second_is_not_what_the_file_says(tmp_path: Path):
@@ -256,6 +268,11 @@ def test_bytecode_of_an_edit_within_one_second_is_not_what_the_file_says(tmp_pat
     for text, stale in (("return 2", True), ("return 1", False)):
         file.write_text(f"def make():\n    {text}\n")
         os.utime(file, ns=(0, 1_700_000_000_300_000_000))
+        assert sources._is_stale(file, file.stat()) == stale
+    py_compile.compile(str(file), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+    os.utime(compiled, ns=(0, 1_700_000_000_400_000_000))
+    for text, stale in (("return 1", False), ("return  3", True)):
+        file.write_text(f"def make():\n    {text}\n")
         assert sources._is_stale(file, file.stat()) == stale
 
 
