@@ -66,9 +66,10 @@ def executed(space: dict[str, Any]) -> bytes | None:
 
 
 def place_of(module: str) -> str:
-    """The name of a module in a key. That of a config tells its folder, which does not count."""
+    """The name of a module in a key. That of a config tells its folder, so its file's counts, as of a module
+    that is imported from there."""
     loaded = sys.modules.get(module)
-    return "config" if loaded is not None and executed(vars(loaded)) is not None else module
+    return module if loaded is None or executed(vars(loaded)) is None else Path(str(loaded.__file__)).stem
 
 
 def closure(root: str, source: bytes | None = None) -> Closure:
