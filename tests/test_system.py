@@ -286,8 +286,9 @@ def test_an_added_document_is_encoded_alone_and_a_shared_one_is_for_all(
         return encode(self, texts, role=role)
 
     questions = [Example("", user, "tea", "tea", None) for user in HISTORIES]
+    monkeypatch.setattr(TextEncoder, "encode", counted)  # first: who changes the encoder has other vectors
     system.rank(questions)
-    monkeypatch.setattr(TextEncoder, "encode", counted)
+    encoded.clear()
     system.add("ann", ["violins and tea"])
     assert "violins and tea" in str(system.rank(questions)[0])
     system.add_shared(["tea for all"])
