@@ -2,8 +2,8 @@
 
 Zhang et al., "Personalize Before Retrieve: LLM-based Personalized Query Expansion for User-Centric
 Retrieval", 2025. P-PRF writes what the user might say (utterances) and how the user would reason towards
-the answer; P-Anchor is the centre of the user's documents (`pbr_jax.index.page_rank`); `fusion` adds both
-to the query's vector.
+the answer (PBR, Eq. 5 and 6). P-Anchor is the centre of the user's documents (`pbr_jax.index.page_rank`).
+`fusion` adds both to the query's vector.
 """
 
 from collections.abc import Callable, Mapping, Sequence
