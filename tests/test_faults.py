@@ -65,7 +65,7 @@ LIMITED = """
 import resource, sys, numpy, sqlite3
 from pathlib import Path
 from safetensors.numpy import save_file
-from pbr_jax import faults
+from pbr_jax.base import system_errors as faults
 from pbr_jax.train.checkpoints import Checkpoints
 from pbr_jax.train.steps import TrainState
 def sqlite(path):

@@ -216,9 +216,10 @@ def test_two_processes_of_four_devices_train_all_weights_in_shares(
 
 HASTY = """
 import sys
-from pbr_jax import cli, hosts
-hosts._START = 2
-sys.exit(cli.main(sys.argv[1:]))
+from pbr_jax.cli.main import main
+from pbr_jax.distributed import processes
+processes._START = 2
+sys.exit(main(sys.argv[1:]))
 """
 
 

@@ -53,7 +53,7 @@ def answers(
     run: Run, method: Generate, ranked: Stage, questions: Questions = EVALUATED, label: str = "generate"
 ) -> Stage:
     """The raw answer to every question from the documents that were ranked for it."""
-    needs = {"generate": Slot(method, run), "answer_format": language_model.answer_format(run)}
+    needs: dict[str, Node] = {"generate": Slot(method, run)}
     return _stage(run, "generate", _generate, Answers, ranked, questions, needs, label)
 
 
