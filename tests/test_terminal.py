@@ -149,7 +149,8 @@ def test_a_closed_stream_stops_no_work(closed: str, tmp_path: Path):
     """And no file that is opened afterwards takes its number, into which libraries would print."""
     code = (
         "from importlib.util import module_from_spec as made, spec_from_file_location as found; "
-        f"spec = found('terminal', {str(PACKAGE / 'base' / 'terminal.py')!r}); terminal = made(spec); "  # without jax
+        f"spec = found('terminal', {str(PACKAGE / 'base' / 'terminal.py')!r}); "  # without jax
+        "terminal = made(spec); "
         "spec.loader.exec_module(terminal); "
         "terminal.prepare(); terminal.err('e'); terminal.out('o'); "
         "terminal.bar(range(2)).close(); file = open('kept', 'w'); assert file.fileno() > 2"
