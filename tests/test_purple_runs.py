@@ -101,22 +101,28 @@ def test_decoding_seeds_are_of_one_policy(reward: str, tiny_models, tweets: Path
     assert key_of_training(rows[1]) != key_of_training(config(tiny_models, tweets, **sampled, seed=1))
 
 
+class Narrow(Purple):
+    def sizes(self, width: int) -> Any:
+        return dataclasses.replace(super().sizes(width), decoder_width=8)
+
+
+class Wide(Purple):
+    def sizes(self, width: int) -> Any:
+        return dataclasses.replace(super().sizes(width), decoder_width=16)
+
+
 def test_a_class_of_ones_own_is_in_the_keys_of_what_it_learned(tiny_models, tweets: Path):
     """What an override computes is part of what was learned."""
 
-    def keys(decoder: int) -> set[str]:
-        class Own(Purple):
-            def sizes(self, width: int) -> Any:
-                return dataclasses.replace(super().sizes(width), decoder_width=decoder)
-
-        told = config(tiny_models, tweets)
-        fields = {field.name: getattr(told.select, field.name) for field in dataclasses.fields(Purple)}
-        own = dataclasses.replace(told, select=Own(**fields))
+    def keys(kind: type[Purple]) -> set[str]:
+        settings = config(tiny_models, tweets)
+        fields = {field.name: getattr(settings.select, field.name) for field in dataclasses.fields(Purple)}
+        own = dataclasses.replace(settings, select=kind(**fields))
         return {node.key for node in walk(Plan(own).last) if node.name in ("purple", "policy")}
 
-    assert len(keys(8)) == 2
-    assert keys(8) == keys(8)
-    assert not keys(8) & keys(16)
+    assert len(keys(Narrow)) == 2
+    assert keys(Narrow) == keys(Narrow)
+    assert not keys(Narrow) & keys(Wide)
 
 
 def test_a_finder_that_learns_apart_leaves_the_policy_apart(tiny_models, tweets: Path):
