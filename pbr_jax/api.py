@@ -230,6 +230,8 @@ def _imported(table: Data, columns: Columns) -> Path:
             made.folder.replace(folder)
     named = ", ".join(f"{what}: {name}" for what, name in made.columns.named.items())
     terminal.err(f"data: {made.questions} questions of {made.users} users; {named}; written to {folder}")
+    for line in made.left_out:
+        terminal.err(f"left out: {line}")
     return folder
 
 

@@ -7,7 +7,7 @@ from pbr_jax import data
 from pbr_jax.base import terminal
 from pbr_jax.base.types import UserError
 from pbr_jax.config import Benchmark
-from pbr_jax.data import prepared, recipes, synthetic
+from pbr_jax.data import own, prepared, recipes, synthetic
 from pbr_jax.importing import example
 from pbr_jax.importing.columns import Columns
 from pbr_jax.importing.writing import import_table
@@ -17,10 +17,13 @@ from pbr_jax.llm import answers_file
 def validate(options: argparse.Namespace) -> None:
     """Checks every record of a benchmark, and counts them."""
     fields = {name: getattr(options, name) for name in ("name", "root", "form", "passages", "distractors")}
-    for split in data.validate(Benchmark(**{name: v for name, v in fields.items() if v is not None})):
+    benchmark = Benchmark(**{name: v for name, v in fields.items() if v is not None})
+    for split in data.validate(benchmark):
         terminal.out(str(split))
         for repair in split.repairs:
             terminal.out(f"  repaired: {repair}")
+    for line in own.left_out(benchmark):
+        terminal.out(f"left out: {line}")
 
 
 def prepare(options: argparse.Namespace) -> None:

@@ -22,6 +22,8 @@ from pbr_jax.data.records import Note, Record, kind, moment_after
 from pbr_jax.options import Benchmark
 
 DOCUMENTS = "documents.jsonl"
+LEFT_OUT = "left_out.txt"
+"""The file in which an import says, a line a reason, which records of the table it left out."""
 _OF_DOCUMENT = ("id", "user", "text", "fields", "time", "order", "question")
 _OF_QUESTION = (
     "id", "user", "input", "query", "target", "alternatives", "time", "order", "history", "relevant",
@@ -35,6 +37,13 @@ class _Known(NamedTuple):
     document: Document
     order: float | None
     question: str
+
+
+def left_out(benchmark: Benchmark) -> list[str]:
+    """What an import says about the records that it left out; [] for data that says nothing."""
+    path = Path(benchmark.root, LEFT_OUT)
+    there = benchmark.name == "own" and path.is_file()
+    return path.read_text(encoding="utf-8").splitlines() if there else []
 
 
 def _layout(benchmark: Benchmark) -> dict[str, tuple[Path, ...]]:

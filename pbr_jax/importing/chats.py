@@ -10,6 +10,7 @@ from typing import Any
 
 from pbr_jax.base.types import UserError
 from pbr_jax.data.records import kind
+from pbr_jax.importing.left_out import LeftOut
 
 _USERS, _OWN = ("user", "user_id"), ("id", "conversation_id")
 _TIMES = ("created", "created_at", "create_time", "time")
@@ -20,7 +21,7 @@ def is_chat(values: Mapping[str, Any]) -> bool:
     return isinstance(values.get("messages"), list)
 
 
-def rows(values: Mapping[str, Any], place: str) -> Iterator[dict[str, Any]]:
+def rows(values: Mapping[str, Any], place: str, left_out: LeftOut) -> Iterator[dict[str, Any]]:
     """The rows of a conversation. Raises UserError for messages without a role or a text."""
     user, time = _first(values, _USERS), _first(values, _TIMES)
     if user is None:

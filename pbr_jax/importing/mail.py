@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from pbr_jax.base.types import UserError
+from pbr_jax.importing.left_out import LeftOut
 
 _QUOTES = re.compile(r"^(?!>+From )\s*>|^-{2,}\s*Original Message|^On .{5,200} wrote:\s*$", re.IGNORECASE)
 _ESCAPED = re.compile(r"^>(?=>*From )", re.MULTILINE)  # by mbox, where a message begins "From "
 _ROUND = re.compile(r"^(?:(?:re|fwd?|aw|wg)\s*:\s*)+", re.IGNORECASE)
 
 
-def rows(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
+def rows(path: Path, left_out: LeftOut) -> Iterator[tuple[dict[str, Any], str]]:
     """Each message's values, in the order of the file, and its place. Raises UserError for no mbox."""
     with path.open("rb") as file:
         if not (begin := file.read(5)) or begin != b"From ":

@@ -17,6 +17,7 @@ from pbr_jax.base.types import UserError
 from pbr_jax.data import json_stream, tables
 from pbr_jax.data.records import kind, whole
 from pbr_jax.importing import chats, mail
+from pbr_jax.importing.left_out import LeftOut
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".mbox")
 _PACKED = (".csv", ".tsv", ".jsonl", ".json")  # may end in .gz too
@@ -55,13 +56,15 @@ class Row(NamedTuple):
         return whole(str(value))
 
 
-def rows(source: str | Path | Iterable[Any]) -> Iterator[Row]:
+def rows(source: str | Path | Iterable[Any], left_out: LeftOut | None = None) -> Iterator[Row]:
     """The rows of a file, of all files of a folder in the order of their names, or of a Python object.
 
-    Raises UserError for what is no table, and for faults in rows when they are reached.
+    `left_out` counts the records that give no row. Raises UserError for what is no table, and for faults in
+    rows when they are reached.
     """
+    left_out = LeftOut() if left_out is None else left_out
     if not isinstance(source, str | Path):
-        yield from _of_object(source)
+        yield from _of_object(source, left_out)
         return
     path = Path(source)
     if not path.exists():
@@ -73,7 +76,7 @@ def rows(source: str | Path | Iterable[Any]) -> Iterator[Row]:
         )
     columns: list[str] = []
     for one in paths:
-        table = _of_file(one)
+        table = _of_file(one, left_out)
         row = next(table, None)
         if row is None:
             continue
@@ -100,7 +103,7 @@ def _format(path: Path) -> str:
     return inner if suffix != ".gz" or inner in _PACKED else suffix
 
 
-def _of_file(path: Path) -> Iterator[Row]:
+def _of_file(path: Path, left_out: LeftOut) -> Iterator[Row]:
     if not path.is_file():
         raise UserError(f"{path}: found no file that can be read, wanted a table; take it out, or mend it")
     form = _format(path)
@@ -111,9 +114,9 @@ def _of_file(path: Path) -> Iterator[Row]:
         listed = form == ".json" and json_stream.is_list(path)
         records = (json_stream.records if listed else json_stream.lines)(path, unique=True)
         for number, record in enumerate(records, start=1):
-            yield from _rows(record.values, f"{path}: row {number}")
+            yield from _rows(record.values, f"{path}: row {number}", left_out)
     elif form == ".mbox":
-        yield from (Row(values, place) for values, place in mail.rows(path))
+        yield from (Row(values, place) for values, place in mail.rows(path, left_out))
     else:
         raise UserError(
             f"{path}: found a file that ends in {path.suffix!r}, wanted {', '.join(SUFFIXES)}, or one of "
@@ -121,7 +124,7 @@ def _of_file(path: Path) -> Iterator[Row]:
         )
 
 
-def _of_object(source: Iterable[Any]) -> Iterator[Row]:
+def _of_object(source: Iterable[Any], left_out: LeftOut) -> Iterator[Row]:
     """A pandas frame, a dataset of Hugging Face, or any iterable of mappings."""
     frame: Any = source
     if hasattr(frame, "itertuples"):
@@ -131,12 +134,12 @@ def _of_object(source: Iterable[Any]) -> Iterator[Row]:
     for number, values in enumerate(source, start=1):
         if not isinstance(values, Mapping):
             raise UserError(f"row {number}: found {kind(values)}, wanted a mapping of columns to values")
-        yield from _rows({str(name): value for name, value in values.items()}, f"row {number}")
+        yield from _rows({str(name): value for name, value in values.items()}, f"row {number}", left_out)
 
 
-def _rows(values: Mapping[str, Any], place: str) -> Iterator[Row]:
+def _rows(values: Mapping[str, Any], place: str, left_out: LeftOut) -> Iterator[Row]:
     """The row of a record, or those of a chat."""
-    found = chats.rows(values, place) if chats.is_chat(values) else [_flat(values, place)]
+    found = chats.rows(values, place, left_out) if chats.is_chat(values) else [_flat(values, place)]
     return (Row(one, place) for one in found)
 
 

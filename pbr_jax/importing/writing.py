@@ -20,10 +20,11 @@ from pbr_jax.base import terminal
 from pbr_jax.base.files import write_lines, write_text
 from pbr_jax.base.types import UserError
 from pbr_jax.data.dates import parse_interval, readable
-from pbr_jax.data.own import DOCUMENTS
+from pbr_jax.data.own import DOCUMENTS, LEFT_OUT
 from pbr_jax.data.records import whole
 from pbr_jax.importing import task_file
 from pbr_jax.importing.columns import Columns, column_names, flag, proposed, proposed_documents
+from pbr_jax.importing.left_out import LeftOut
 from pbr_jax.importing.tables import Row, rows
 from pbr_jax.options import Benchmark
 
@@ -42,9 +43,9 @@ class Imported:
     """The result of an import: how the table was read.
 
     `document_columns`: columns of a separate table of documents. `unused`: columns of either table that are
-    not used. `longest`: the length of the longest answer in characters, if the task was derived from answers.
-    `prompt`: the lines of task.toml that define who answers, and the request. `user_is`: the argument of the
-    import.
+    not used. `left_out`: the records that are not imported, a line for each reason. `longest`: the length of
+    the longest answer in characters, if the task was derived from answers. `prompt`: the lines of task.toml
+    that define who answers, and the request. `user_is`: the argument of the import.
     """
 
     folder: Path
@@ -60,6 +61,7 @@ class Imported:
     last: str = ""
     longest: int = 0
     unused: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
     prompt: tuple[str, ...] = ()
     user_is: str | None = None
     examples: list[str] = field(default_factory=list)
@@ -80,6 +82,7 @@ class Imported:
         if self.longest:
             limit = task_file.new_tokens(self.longest)
             lines.append(f"answers   up to {self.longest} characters, so max_new_tokens is {limit}")
+        lines += [f"left out  {line}" for line in self.left_out]
         lines += [f"note      {note}" for note in self.notes]
         lines += [f"example   {line.strip()[:_LONGEST]}" for line in self.examples]
         lines += [f"prompt    {line}" for line in self.prompt]
@@ -135,11 +138,12 @@ def import_table(
     wanted.check()
     given = columns or Columns()
     shown = given if documents is None else replace(given, document=())
-    questions, of, unused = _opened(source, proposed, shown)
+    left_out = LeftOut()
+    questions, of, unused = _opened(source, proposed, shown, left_out)
     own = None
     if documents is not None:
         known = replace(of, document=given.document)
-        documents, own, more = _opened(documents, proposed_documents, known)
+        documents, own, more = _opened(documents, proposed_documents, known, left_out)
         unused = tuple(dict.fromkeys((*unused, *more)))
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (
@@ -149,8 +153,10 @@ def import_table(
         made = Path(scratch, "made")
         made.mkdir()
         told = _Import(database, of, own, made, _name(source)).write(questions, documents, wanted)
+        if left_out.count:
+            write_lines(made / LEFT_OUT, (f"{line}\n" for line in left_out.lines()))
         made.replace(folder)  # at once, so that no half of it is ever taken for data
-    return replace(told, folder=Path(out), unused=unused)
+    return replace(told, folder=Path(out), unused=unused, left_out=left_out.lines())
 
 
 def _name(source: Table) -> str:
@@ -158,13 +164,14 @@ def _name(source: Table) -> str:
 
 
 def _opened(
-    source: Table, propose: Callable[[Columns, Sequence[Row]], Columns], given: Columns
+    source: Table, propose: Callable[[Columns, Sequence[Row]], Columns], given: Columns, left_out: LeftOut
 ) -> tuple[Iterator[Row], Columns, tuple[str, ...]]:
     """All rows, the columns that are proposed from the first of them, and those that are not used."""
-    table = rows(source)
+    table = rows(source, left_out)
     sample = list(islice(table, _SAMPLE))
     if not sample:
-        raise UserError(f"{_name(source)}: found no row, wanted at least one")
+        found = "; ".join(["found no row, wanted at least one", *left_out.lines()])
+        raise UserError(f"{_name(source)}: {found}")
     try:
         columns = propose(given, sample)
     except UserError as error:
