@@ -9,21 +9,26 @@ import re
 from collections.abc import Iterator
 from email.header import decode_header, make_header
 from email.message import Message
-from email.utils import parseaddr, parsedate_to_datetime
-from html.parser import HTMLParser
+from email.utils import getaddresses, parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
 from pbr_jax.base.types import UserError
 from pbr_jax.importing.left_out import LeftOut
+from pbr_jax.importing.quotes import of_html, own_text
 
-_QUOTES = re.compile(r"^(?!>+From )\s*>|^-{2,}\s*Original Message|^On .{5,200} wrote:\s*$", re.IGNORECASE)
-_ESCAPED = re.compile(r"^>(?=>*From )", re.MULTILINE)  # by mbox, where a message begins "From "
-_ROUND = re.compile(r"^(?:(?:re|fwd?|aw|wg)\s*:\s*)+", re.IGNORECASE)
+_ROUND = re.compile(r"^(?:(?:re|fwd?|aw|wg|sv|vs|tr|rv|antw)\s*:\s*)+", re.IGNORECASE)
+_ADDRESS = re.compile(r"[^\s<>()\[\]\"',;:]+@[^\s<>()\[\]\"',;:]+")
+_DRAFT = re.compile(
+    r"(?:drafts?|entw[uü]rfe?|brouillons?|borrador(?:es)?|bozz[ae]|rascunhos?|concepten|utkast|kladder?)",
+    re.IGNORECASE,
+)
+_FOOTER = re.compile(r"\s*_{30,}\s*$", re.MULTILINE)  # begins the part that a mailing list adds
 
 
 def rows(path: Path, left_out: LeftOut) -> Iterator[tuple[dict[str, Any], str]]:
-    """Each message's values, in the order of the file, and its place. Raises UserError for no mbox."""
+    """Each message's values, in the order of the file, and its place. Drafts, and messages without a sender,
+    a date or a text, are left out. Raises UserError for no mbox."""
     with path.open("rb") as file:
         if not (begin := file.read(5)) or begin != b"From ":
             raise UserError(
@@ -31,38 +36,61 @@ def rows(path: Path, left_out: LeftOut) -> Iterator[tuple[dict[str, Any], str]]:
             )
     box = mailbox.mbox(path, create=False)
     try:
-        known = {name: key for key, message in box.iteritems() if (name := str(message["Message-ID"] or ""))}
+        known = {name: key for key, message in box.iteritems() for name in _ids(message["Message-ID"])[:1]}
         for number, (_, message) in enumerate(box.iteritems(), start=1):
             place = f"{path}: message {number}"
-            answered = box.get(known.get(str(message["In-Reply-To"] or ""), ""))
+            answered = box.get(known.get(_answered(message), ""))
             subject = _ROUND.sub("", _decoded(message["Subject"]))
+            user, time, text = _sender(message), _time(message), written(message)
+            asked = (written(answered) if answered is not None else "") or subject
+            reasons = {
+                "drafts": _is_draft(message),
+                "messages without the address of a sender": not user,
+                "messages without a date that can be read": not time,
+                "messages without a text of their own": not text,
+                "messages that answer nothing in the file and have no subject": not asked,
+            }
+            if reason := next((reason for reason, holds in reasons.items() if holds), None):
+                left_out.add(reason, place)
+                continue
             yield (
-                {
-                    "user": parseaddr(_decoded(message["From"]))[1].lower(),
-                    "time": _time(message, place),
-                    "input": (written(answered) if answered is not None else "") or subject,
-                    "output": written(message),
-                    "subject": subject,
-                },
+                {"user": user, "time": time, "input": asked, "output": text, "subject": subject},
                 place,
             )
     finally:
         box.close()
 
 
+def _answered(message: Message) -> str:
+    """The id of the message that this one answers; "" where it names none."""
+    return next(iter(_ids(message["In-Reply-To"]) or _ids(message["References"])[-1:]), "")
+
+
+def _ids(header: Any) -> list[str]:
+    return re.findall(r"<[^<>]+>", "".join(str(header or "").split()))
+
+
 def written(message: Message) -> str:
-    """The plain text of a message (of HTML its text), down to what it quotes."""
-    parts = [part for part in message.walk() if part.get_content_maintype() == "text"]
-    parts = [part for part in parts if part.get_content_disposition() != "attachment"]
-    plain = next((part for part in parts if part.get_content_subtype() == "plain"), None)
-    chosen = plain if plain is not None else next(iter(parts), None)
-    if chosen is None:
-        return ""
-    payload = chosen.get_payload(decode=True)
-    text = _text(payload, chosen.get_content_charset()) if isinstance(payload, bytes) else ""
-    lines = (text if chosen is plain else _Text.of(text)).splitlines()
-    kept = next((at for at, line in enumerate(lines) if _QUOTES.search(line)), len(lines))
-    return re.sub(_ESCAPED, "", "\n".join(lines[:kept])).strip()
+    """The text that the sender of a message wrote: of plain parts, or else of those in HTML."""
+    texts = [text for text in _texts(message) if text]
+    return "\n\n".join(texts[:1] + [text for text in texts[1:] if not _FOOTER.match(text)])
+
+
+def _texts(part: Message) -> list[str]:
+    """The own text of every part that is shown; of alternatives that of the plain one."""
+    if part.get_content_disposition() == "attachment":
+        return []
+    kind = part.get_content_type()
+    if kind in ("text/plain", "text/html"):
+        payload = part.get_payload(decode=True)
+        text = _text(payload, part.get_content_charset()) if isinstance(payload, bytes) else ""
+        return [own_text(of_html(text) if kind == "text/html" else text)]
+    if part.get_content_maintype() != "multipart" or not isinstance(parts := part.get_payload(), list):
+        return []
+    found = [_texts(inner) for inner in parts if isinstance(inner, Message)]
+    if kind == "multipart/alternative":
+        return next(filter(any, found), [])
+    return [text for texts in found for text in texts]
 
 
 def _text(payload: bytes, charset: str | None) -> str:
@@ -80,41 +108,37 @@ def _decoded(header: Any) -> str:
         return str(header)
 
 
-def _time(message: Message, place: str) -> str:
+def _sender(message: Message) -> str:
+    """The address of the person who wrote a message; "" where none is known.
+
+    Addresses are read before names are decoded, since a name may hold a comma. A mailing list that writes
+    its own address as the sender's names the person elsewhere.
+    """
+    lists = _ADDRESS.findall(str(message["List-Post"] or "").lower())
+    names = ("From", "X-Original-From", "X-Original-Sender", "Reply-To")
+    found = (address for name in names for address in _addresses(message[name]))
+    return next((address for address in found if address not in lists), "")
+
+
+def _addresses(header: Any) -> list[str]:
+    """The addresses in a header, in lower case; those in its decoded text where it is not well formed."""
+    found = [address for _, address in getaddresses([" ".join(str(header or "").split())]) if "@" in address]
+    text = _decoded(header)
+    found = found or re.findall(rf"<\s*({_ADDRESS.pattern})\s*>", text) or _ADDRESS.findall(text)
+    return [address.lower() for address in found]
+
+
+def _is_draft(message: Message) -> bool:
+    flags = message.get_flags() if isinstance(message, mailbox.mboxMessage) else ""
+    labels = _decoded(message["X-Gmail-Labels"]).split(",")
+    if "T" in flags or message["X-Unsent"] == "1" or "X-Mozilla-Draft-Info" in message:
+        return True
+    return any(_DRAFT.fullmatch(label.strip()) for label in labels)
+
+
+def _time(message: Message) -> str:
+    """The date of a message in ISO 8601; "" where none can be read."""
     try:
-        return parsedate_to_datetime(str(message["Date"])).isoformat()
-    except ValueError as error:
-        raise UserError(
-            f"{place}, header 'Date': found {str(message['Date'])!r:.60}, wanted a date such as "
-            "'Sat, 3 Feb 2024 14:05:00 +0000'; correct it, or take the message out"
-        ) from error
-
-
-class _Text(HTMLParser):
-    """The text of HTML."""
-
-    _HIDDEN = ("script", "style", "head", "blockquote")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._parts: list[str] = []
-        self._hidden = 0
-
-    @classmethod
-    def of(cls, html: str) -> str:
-        parser = cls()
-        parser.feed(html)
-        parser.close()
-        return "".join(parser._parts)
-
-    def handle_starttag(self, tag: str, attrs: Any) -> None:
-        self._hidden += tag in self._HIDDEN
-        if tag in ("br", "p", "div", "li", "tr"):
-            self._parts.append("\n")
-
-    def handle_endtag(self, tag: str) -> None:
-        self._hidden -= tag in self._HIDDEN and self._hidden > 0
-
-    def handle_data(self, data: str) -> None:
-        if not self._hidden:
-            self._parts.append(data)
+        return parsedate_to_datetime(str(message["Date"] or "")).isoformat()
+    except (TypeError, ValueError, OverflowError):
+        return ""
