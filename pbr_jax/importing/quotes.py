@@ -42,7 +42,7 @@ _ORIGINAL = re.compile(
 )
 _SENT_FROM = re.compile(
     r"(?:Sent from (?:my|Outlook|Yahoo|Mail)|Get Outlook for|Von meinem .* gesendet|Gesendet von mein|"
-    r"Envoyé de mon|Enviado desde mi|Inviato da(?:l mio)? iP|Verzonden vanaf mijn|Skickat från min|Sendt fra min)"
+    r"Envoyé de mon|Enviado desde mi|Inviato da(?:l mio)? iP|Verzonden vanaf|Skickat från min|Sendt fra min)"
     r".{0,40}",
     re.IGNORECASE,
 )

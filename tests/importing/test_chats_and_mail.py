@@ -129,7 +129,7 @@ def test_odd_mail(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="wanted an mbox file"):
         list(rows(tmp_path / "t.mbox"))
     (tmp_path / "u.mbox").write_bytes(b"From a\nFrom: a@b.c\nSubject: s\nDate: yesterday\n\nx\n")
-    with pytest.raises(UserError, match="found no row, .* 1 messages without a date that can be read"):
+    with pytest.raises(UserError, match=r"found no row, .* 1 messages without a date that can be read"):
         import_table(tmp_path / "u.mbox", tmp_path / "out")
     odd = b"From a\nFrom: a@b.c\nDate: Sat, 3 Feb 2024 14:05:00 +0000\nSubject: s\n"
     odd += b"Content-Type: text/plain; charset=klingon\n\ncaf\xc3\xa9 \xff\n"
