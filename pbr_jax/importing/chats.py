@@ -1,59 +1,242 @@
-"""Chats as a table: conversations in OpenAI's format, each a list of `messages` with `role` and `content`.
+"""Chats as a table: a conversation in each record, or a message in each row.
 
-Every message of the user that is answered is a row: what the user asked, and the answer. A record's `user`,
-else its `id`, else its place in the file, says whose history it is, and `created` when it was. A conversation
-that is a history by itself has no date: it would be that of all its rows, none of which were earlier then.
+A conversation is a list of messages as OpenAI (chat and responses), Anthropic, Gemini or ShareGPT write it. A
+row of a message names its conversation, role and text. Every question that is answered becomes a row: what
+the user said, and what the assistant said until the user spoke again, after its last call of a tool. All
+other messages are counted as left out.
+
+The `user`, else the id of the conversation, else the place in the file, says whose history it is. A row has
+the date of the question, else that of the record. A conversation that is a history by itself has no date of
+the record: it would be that of all its rows, none of which were earlier then.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from pbr_jax.base.types import UserError
+from pbr_jax.data.dates import parse_interval
 from pbr_jax.data.records import kind
 from pbr_jax.importing.left_out import LeftOut
 
-_USERS, _OWN = ("user", "user_id"), ("id", "conversation_id")
-_TIMES = ("created", "created_at", "create_time", "time")
+_LISTS = ("messages", "conversations", "conversation", "chat_messages", "contents", "turns", "items")
+_ROLES = ("role", "from", "sender", "author", "speaker")
+_TEXTS = ("content", "value", "text", "parts", "message")
+_USERS = ("user", "user_id", "userid", "username", "customer", "customer_id")
+_CONVERSATIONS = ("conversation", "conversation_id", "chat_id", "thread_id", "session_id", "dialogue_id")
+_OWN = (*_CONVERSATIONS, "id")
+_TIMES = ("created", "created_at", "create_time", "time", "timestamp", "date", "datetime", "sent", "sent_at")
+_SPEAKERS = {
+    "user": ("user", "human", "prompter", "customer"),
+    "assistant": ("assistant", "ai", "model", "gpt", "chatgpt", "bot", "chatbot", "agent"),
+    "instructions": ("system", "developer", "instructions", "reasoning"),
+}
+_TOOL = ("tool", "function", "_call", "observation", "ipython")  # parts of the names of a tool's roles
+_TEXT_PARTS = ("text", "input_text", "output_text", None)
+_REASONS = {
+    "instructions": "messages with instructions or reasoning",
+    "tool": "messages of a tool or that call one",
+    "": "messages of a role that is neither a user's nor an assistant's",
+}
 
 
-def is_chat(values: Mapping[str, Any]) -> bool:
-    """Whether a record is a conversation."""
-    return isinstance(values.get("messages"), list)
+class _Message(NamedTuple):
+    """A message. `speaker`: a key of `_SPEAKERS`, "tool" or, for any other role, ""."""
+
+    speaker: str
+    text: str
+    time: Any
+    place: str
 
 
-def rows(values: Mapping[str, Any], place: str, left_out: LeftOut) -> Iterator[dict[str, Any]]:
-    """The rows of a conversation. Raises UserError for messages without a role or a text."""
-    user, time = _first(values, _USERS), _first(values, _TIMES)
-    if user is None:
-        user, time = _first(values, _OWN), None
-    user = place.rpartition(": ")[2] if user is None else user
-    asked = ""
-    for number, message in enumerate(values["messages"]):
-        at = f"{place}, messages[{number}]"
-        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+class _Turn:
+    """The open turn of a conversation: what the user asked, and what the assistant has said since.
+
+    `about`: what its row says beside. `moment`: the time of the message before.
+    """
+
+    def __init__(self, left_out: LeftOut, about: Mapping[str, Any], place: str) -> None:
+        self._left_out, self.about, self.place, self.moment = left_out, about, place, -math.inf
+        self._asked: list[_Message] = []
+        self._said: list[_Message] = []
+
+    def rows(self, message: _Message) -> Iterator[tuple[dict[str, Any], str]]:
+        """Adds a message. Yields the row of the turn that it ends, and its place."""
+        if message.speaker == "tool":
+            self._leave("messages of the assistant before it called a tool", self._said)
+        if message.speaker in _REASONS:
+            self._leave(_REASONS[message.speaker], [message])
+        elif not message.text:
+            self._leave("messages without text", [message])
+        elif message.speaker == "user":
+            if self._said:
+                yield from self.end()
+            self._asked.append(message)
+        elif self._asked:
+            self._said.append(message)
+        else:
+            self._leave("messages of the assistant that answer nothing", [message])
+
+    def end(self) -> Iterator[tuple[dict[str, Any], str]]:
+        """The row of the turn, if it has an answer, and its place."""
+        if self._said:
+            times = (message.time for message in (*reversed(self._asked), *self._said))
+            time = next(({"time": time} for time in times if time is not None), {})
+            asked, said = ("\n".join(message.text for message in of) for of in (self._asked, self._said))
+            yield {**self.about, **time, "input": asked, "output": said}, self.place
+        else:
+            self._leave("messages of the user that have no answer", self._asked)
+        self._asked, self._said = [], []
+
+    def _leave(self, reason: str, messages: list[_Message]) -> None:
+        for message in messages:
+            self._left_out.add(reason, message.place)
+        messages.clear()
+
+
+class Chats:
+    """Makes rows of the records of a table; records that are no chats are rows as they are."""
+
+    def __init__(self, left_out: LeftOut) -> None:
+        self._left_out = left_out
+        self._open: dict[str, _Turn] = {}  # of a table of messages, by conversation
+
+    def rows(self, values: Mapping[str, Any], place: str) -> Iterator[tuple[Mapping[str, Any], str]]:
+        """The rows of a record and their places. Raises UserError for messages without a role or a text."""
+        if (messages := _messages(values)) is not None:
+            yield from self._of_conversation(values, messages, place)
+        elif self._open or _is_message(values):
+            yield from self._of_message(values, place)
+        else:
+            yield values, place
+
+    def end(self) -> Iterator[tuple[Mapping[str, Any], str]]:
+        """The rows of the turns that are open at the end of a table of messages."""
+        for turn in self._open.values():
+            yield from turn.end()
+
+    def _of_conversation(
+        self, values: Mapping[str, Any], messages: Mapping[str, Any], place: str
+    ) -> Iterator[tuple[dict[str, Any], str]]:
+        if not messages:
+            self._left_out.add("conversations without messages", place)
+        own = _first(values, _OWN, place.rpartition(": ")[2])
+        user, time = _first(values, _USERS), _first(values, _TIMES)
+        about = (
+            {"user": own}
+            if user is None
+            else {"user": user}
+            if time is None
+            else {"user": user, "time": time}
+        )
+        used = {*_USERS, *_OWN, *_TIMES, *(path.partition("[")[0] for path in messages)}
+        others = {name: values[name] for name in values if name not in used and _listed(values[name]) is None}
+        turn = _Turn(self._left_out, about | others, place)
+        for path, message in messages.items():
+            yield from turn.rows(_message(message, f"{place}, {path}"))
+        yield from turn.end()
+
+    def _of_message(self, values: Mapping[str, Any], place: str) -> Iterator[tuple[dict[str, Any], str]]:
+        if (conversation := _first(values, _CONVERSATIONS)) is None:
+            self._left_out.add("messages without a conversation", place)
+            return
+        message = _message(values, place)
+        turn = self._open.setdefault(str(conversation), _Turn(self._left_out, {}, place))
+        moment, _ = parse_interval(str(message.time)) or (turn.moment, None)
+        if moment < turn.moment:
             raise UserError(
-                f"{at}: found {kind(message)} without a role, wanted role and content; correct it"
+                f"{place}: found {str(message.time)!r:.40}, wanted no earlier time than that of the message "
+                f"before in conversation {conversation!r:.40}; sort the table by time"
             )
-        text = _text(message.get("content"), at)
-        if message["role"] == "user":
-            asked = f"{asked}\n{text}".strip()
-        elif message["role"] == "assistant" and asked and text:
-            yield {"user": user, "input": asked, "output": text, **({} if time is None else {"time": time})}
-            asked = ""
+        turn.moment = moment
+        yield from turn.rows(message)
+        if message.speaker == "user":
+            turn.about, turn.place = {"user": _first(values, _USERS, conversation)}, place
 
 
-def _first(values: Mapping[str, Any], names: Iterable[str]) -> Any:
-    """The value of the first of these names that has one."""
-    return next((values[name] for name in names if values.get(name) is not None), None)
+def _is_message(values: Mapping[str, Any]) -> bool:
+    """Whether a row is a message of a conversation."""
+    role = values.get("role")
+    named = [any(name in values for name in names) for names in (_CONVERSATIONS, _TEXTS)]
+    return isinstance(role, str) and bool(_speaker(role)) and all(named)
 
 
-def _text(content: Any, place: str) -> str:
-    """A message's text; of a list its text parts, and nothing of a call of a tool."""
+def _messages(values: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The messages of a record by their place in it; None where it is no conversation."""
+    for name in _LISTS:
+        messages = _listed(values.get(name))
+        if messages is not None and (name == _LISTS[0] or any(map(_role, messages[:1]))):
+            return {f"{name}[{number}]": message for number, message in enumerate(messages)}
+    asked, said = values.get("input"), _listed(values.get("output"))
+    if not said or not isinstance(said[0], Mapping) or "type" not in said[0]:
+        return None
+    asked = [{"role": "user", "content": asked}] if isinstance(asked, str) else _listed(asked) or []
+    pairs = (("input", asked), ("output", said))
+    return {f"{name}[{number}]": one for name, messages in pairs for number, one in enumerate(messages)}
+
+
+def _message(values: Any, place: str) -> _Message:
+    role = _role(values) or (values.get("type") if isinstance(values, Mapping) else None)
+    if not isinstance(role, str):
+        raise UserError(f"{place}: found {kind(values)} without a role, wanted role and content; correct it")
+    speaker = _speaker(role)
+    text, calls = _text(_first(values, _TEXTS), place, speaker)
+    calls = calls or any(_filled(values.get(name)) for name in ("tool_calls", "function_call"))
+    if calls and (speaker == "assistant" or not text):
+        speaker = "tool"
+    return _Message(
+        speaker, text, _first(values, _TIMES), place if speaker else f"{place}, role {role!r:.40}"
+    )
+
+
+def _role(message: Any) -> Any:
+    return _first(message, _ROLES) if isinstance(message, Mapping) else None
+
+
+def _speaker(role: str) -> str:
+    """Who speaks, of a role's name: a key of `_SPEAKERS`, "tool" or ""."""
+    name = role.strip().lower()
+    tool = "tool" if any(part in name for part in _TOOL) else ""
+    return next((speaker for speaker, names in _SPEAKERS.items() if name in names), tool)
+
+
+def _text(content: Any, place: str, speaker: str) -> tuple[str, bool]:
+    """A message's text, and whether it calls a tool or holds the result of one. What an assistant says before
+    a call is not its answer."""
     if content is None or isinstance(content, str):
-        return content or ""
-    if not isinstance(content, list):
+        return (content or "").strip(), False
+    if (parts := _listed(content)) is None:
         raise UserError(
             f"{place}: found {kind(content)} as content, wanted a text or a list of parts; correct it"
         )
-    parts = [part.get("text") for part in content if isinstance(part, Mapping) and part.get("type") == "text"]
-    return "\n".join(part for part in parts if isinstance(part, str))
+    texts: list[str] = []
+    calls = False
+    for part in parts:
+        named = part if isinstance(part, Mapping) else {"text": part}
+        text, of = named.get("text"), named.get("type")
+        if isinstance(text, str) and of in _TEXT_PARTS:
+            texts.append(text)
+        elif "tool" in map(_speaker, (str(of), *filter(lambda name: _filled(named[name]), named))):
+            texts, calls = ([] if speaker == "assistant" else texts), True
+    return "\n".join(texts).strip(), calls and not texts
+
+
+def _first(values: Mapping[str, Any], names: Iterable[str], default: Any = None) -> Any:
+    """The value of the first of these names that has one."""
+    return next((values[name] for name in names if _filled(values.get(name))), default)
+
+
+def _filled(value: Any) -> bool:
+    """Whether a value says something; frames and Parquet write what is missing in several ways."""
+    if isinstance(value, Mapping):
+        return any(map(_filled, value.values()))
+    if (items := _listed(value)) is not None:
+        return bool(items)
+    return bool(value.strip()) if isinstance(value, str) else str(value) not in ("None", "nan", "NaT", "<NA>")
+
+
+def _listed(value: Any) -> list[Any] | None:
+    """A list, tuple or array as a list; None for anything else."""
+    return list(value) if isinstance(value, list | tuple | np.ndarray) else None

@@ -8,6 +8,7 @@ iterable of mappings) are tables too.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,8 @@ import numpy as np
 from pbr_jax.base.types import UserError
 from pbr_jax.data import json_stream, tables
 from pbr_jax.data.records import kind, whole
-from pbr_jax.importing import chats, mail
+from pbr_jax.importing import mail
+from pbr_jax.importing.chats import Chats
 from pbr_jax.importing.left_out import LeftOut
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".mbox")
@@ -63,8 +65,17 @@ def rows(source: str | Path | Iterable[Any], left_out: LeftOut | None = None) ->
     rows when they are reached.
     """
     left_out = LeftOut() if left_out is None else left_out
+    conversations = Chats(left_out)
+    found = (row for record in _records(source, left_out) for row in conversations.rows(*record))
+    yield from (Row(_flat(values, place), place) for values, place in chain(found, conversations.end()))
+
+
+def _records(
+    source: str | Path | Iterable[Any], left_out: LeftOut
+) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """Each record as it is written, and where it stands."""
     if not isinstance(source, str | Path):
-        yield from _of_object(source, left_out)
+        yield from _of_object(source)
         return
     path = Path(source)
     if not path.exists():
@@ -77,17 +88,17 @@ def rows(source: str | Path | Iterable[Any], left_out: LeftOut | None = None) ->
     columns: list[str] = []
     for one in paths:
         table = _of_file(one, left_out)
-        row = next(table, None)
-        if row is None:
+        first = next(table, None)
+        if first is None:
             continue
         if _format(one) in _COLUMNS:
-            columns = columns or sorted(row.values)
-            if odd := set(columns).symmetric_difference(row.values):
+            columns = columns or sorted(first[0])
+            if odd := set(columns).symmetric_difference(first[0]):
                 raise UserError(
-                    f"{one}: found the columns {', '.join(row.values)}, and another file of the folder has "
+                    f"{one}: found the columns {', '.join(first[0])}, and another file of the folder has "
                     f"{', '.join(columns)}; give both {', '.join(sorted(odd))}, or import one by one"
                 )
-        yield row
+        yield first
         yield from table
 
 
@@ -103,20 +114,20 @@ def _format(path: Path) -> str:
     return inner if suffix != ".gz" or inner in _PACKED else suffix
 
 
-def _of_file(path: Path, left_out: LeftOut) -> Iterator[Row]:
+def _of_file(path: Path, left_out: LeftOut) -> Iterator[tuple[Mapping[str, Any], str]]:
     if not path.is_file():
         raise UserError(f"{path}: found no file that can be read, wanted a table; take it out, or mend it")
     form = _format(path)
     if form in _COLUMNS:
         records = tables.parquet(path) if form == ".parquet" else tables.separated(path)
-        yield from (Row(record.values, f"{path}: {record.label}") for record in records)
+        yield from ((record.values, f"{path}: {record.label}") for record in records)
     elif form in (".jsonl", ".json"):
         listed = form == ".json" and json_stream.is_list(path)
         records = (json_stream.records if listed else json_stream.lines)(path, unique=True)
         for number, record in enumerate(records, start=1):
-            yield from _rows(record.values, f"{path}: row {number}", left_out)
+            yield record.values, f"{path}: row {number}"
     elif form == ".mbox":
-        yield from (Row(values, place) for values, place in mail.rows(path, left_out))
+        yield from mail.rows(path, left_out)
     else:
         raise UserError(
             f"{path}: found a file that ends in {path.suffix!r}, wanted {', '.join(SUFFIXES)}, or one of "
@@ -124,7 +135,7 @@ def _of_file(path: Path, left_out: LeftOut) -> Iterator[Row]:
         )
 
 
-def _of_object(source: Iterable[Any], left_out: LeftOut) -> Iterator[Row]:
+def _of_object(source: Iterable[Any]) -> Iterator[tuple[Mapping[str, Any], str]]:
     """A pandas frame, a dataset of Hugging Face, or any iterable of mappings."""
     frame: Any = source
     if hasattr(frame, "itertuples"):
@@ -134,18 +145,14 @@ def _of_object(source: Iterable[Any], left_out: LeftOut) -> Iterator[Row]:
     for number, values in enumerate(source, start=1):
         if not isinstance(values, Mapping):
             raise UserError(f"row {number}: found {kind(values)}, wanted a mapping of columns to values")
-        yield from _rows({str(name): value for name, value in values.items()}, f"row {number}", left_out)
-
-
-def _rows(values: Mapping[str, Any], place: str, left_out: LeftOut) -> Iterator[Row]:
-    """The row of a record, or those of a chat."""
-    found = chats.rows(values, place, left_out) if chats.is_chat(values) else [_flat(values, place)]
-    return (Row(one, place) for one in found)
+        yield {str(name): value for name, value in values.items()}, f"row {number}"
 
 
 def _flat(values: Mapping[str, Any], place: str) -> dict[str, Any]:
     """A record, and the parts of its objects as columns: `text` of `message` is `message.text` too."""
-    flat = dict(values)
+    flat = {
+        name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()
+    }
     for name, value in values.items():
         parts = _flat(value, place) if isinstance(value, Mapping) else {}
         named = {f"{name}.{part}": one for part, one in parts.items()}
