@@ -182,8 +182,7 @@ def check(
       columns: as in `run`.
       out: the folder for the runs and the verdict. None: `runs/check-<name of the data folder>`.
       benchmark: the name of the benchmark, such as "lamp_7".
-      minutes: the target for wall-clock time. The first round always runs, with 25 questions, or with as
-        few as 10 on a slow machine.
+      minutes: the target for wall-clock time. The first round, of 25 questions, always runs.
 
     Raises UserError if nothing can be measured, and in the cases of `run`.
     """

@@ -12,28 +12,28 @@ from pbr_jax.experiment.run import run
 from pbr_jax.llm import usage
 from pbr_jax.methods import generate
 
-NOTHING, OTHERS, ALIKE = "zero_shot", "others_random", "others_bm25"
+NOTHING, OTHER, SEVERAL = "zero_shot", "one_other_user", "other_users"
 _OTHERS: Overrides = {
     "collaboration": "text",
     "neighbours.method": "random",
-    "neighbours.m": 8,
     "neighbours.own": False,
-    "retrieve.k": 1,
+    "retrieve.method": "bm25",
     "select.k": 4,
 }
 ROWS: dict[str, Overrides] = {
     NOTHING: {"retrieve.method": "none"},
-    OTHERS: {**_OTHERS, "retrieve.method": "random"},
-    ALIKE: {**_OTHERS, "retrieve.method": "bm25"},
+    OTHER: {**_OTHERS, "neighbours.m": 1, "neighbours.matched": True, "retrieve.k": 4},
+    SEVERAL: {**_OTHERS, "neighbours.m": 8, "retrieve.k": 1},
     **{name: {"retrieve.method": name} for name in ("random", "recency", "bm25", "dense", "fused")},
 }
-"""No documents; two controls, other users' documents at random and by words; and ways to choose four of the
-user's own."""
+"""No documents. The control: documents of one other user, found by the same search in a history that has as
+many documents of about the same length. Collaboration: one document of each of eight other users. And ways to
+choose four of the user's own documents."""
 
 NAMES = {
     NOTHING: "no documents",
-    OTHERS: "other users', at random",
-    ALIKE: "other users', same search (BM25)",
+    OTHER: "one other user's, by words (BM25)",
+    SEVERAL: "eight other users', by words (collaboration)",
     "random": "own, at random",
     "recency": "own, the newest",
     "bm25": "own, by words (BM25)",
@@ -45,12 +45,11 @@ NAMES = {
 CHOSEN = "bm25"
 """The way to use the own history that is compared with these, fixed before anything is run."""
 
-ANSWERED = {name: ROWS[name] for name in (NOTHING, ALIKE, CHOSEN)}
+ANSWERED = {name: ROWS[name] for name in (NOTHING, OTHER, CHOSEN)}
 """The rows that write answers too, where the task's metrics need them."""
 
-FIRST = 25  # questions of the first round
-FEWEST = 10  # of them where 25 would take too long: users that a verdict needs
-MOST = 400  # questions; more would tell little
+FIRST = 25  # questions of the first round, which is always run
+_PROBE = 10  # questions that are timed where the cache had all answers so far
 _LEAST = 10  # questions that a further round adds
 _LATE = 1.5  # times the time that is left: a round that would take longer asks fewer questions
 _SURE = 0.8  # share of the time left that a round is planned for: a machine may become slower
@@ -76,18 +75,16 @@ def rounds(
     what: str = "likelihoods",
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Round]:
-    """Runs all rows on the first questions, then on up to twice as many, as long as a round should end in
-    time (`end`, by the clock).
+    """Runs all rows on the first questions, then on up to twice as many, until the time is used (`end`, by
+    the clock) or all questions are asked.
 
-    The first round is always run. A round's first row shows documents (`CHOSEN`), and in the first round it
-    is timed on `FEWEST` questions. Where, after any row, the round would take more than 1.5 times the time
-    that it has, it goes on with as many questions as fit: at least `FEWEST`, and those of the last round. A
-    larger sample holds the smaller one, whose language model's scores are in the cache, so that a round
-    costs its new questions alone, and a smaller one next to nothing. What the cache answered before the
-    check says nothing of the speed: as long as it answers all, a round begins with a few questions that are
-    timed. `total`: questions that there are.
+    The first round is always run. Where, after any row, a later round would take more than 1.5 times the
+    time that it has, it goes on with as many questions as fit, at least those of the last round. A larger
+    sample holds the smaller one, whose language model's scores are in the cache, so that a round costs its
+    new questions alone. Answers from the cache say nothing about the speed: if all were cached so far, a
+    round begins with a few questions that are timed. `total`: questions that there are.
     """
-    done, size, rate = 0, min(first, total, MOST), 0.0  # unknown
+    done, size, rate = 0, min(first, total), 0.0  # unknown
     ways = sorted(rows, key=lambda name: (name != CHOSEN, name == NOTHING))  # the shortest prompts last
     while not done or size >= min(done + _LEAST, total) > done:
         before = done
@@ -100,7 +97,7 @@ def rounds(
         yield Round({name: folders[name] for name in rows}, done, rate)
         if done == before:
             return
-        size = min(2 * done, total, MOST)
+        size = min(2 * done, total)
         if rate:
             size = min(size, done + int(_SURE * max(end - clock(), 0.0) / rate))
 
@@ -130,12 +127,12 @@ class _Asking:
 
     def all(self, ways: Sequence[str]) -> Mapping[str, Path]:
         """The folders of all rows."""
-        first, probe = 0, self.done + FEWEST
-        if not self.timed and self.size > probe:
-            terminal.err(f"check: timing {FEWEST} questions: {NAMES.get(ways[0], ways[0])}")
-            self._run(ways[0], probe, FEWEST)
-            first = FEWEST
-            self._fit(len(ways), FEWEST)
+        first, probe = 0, self.done + _PROBE
+        if self.done and not self.timed and self.size > probe:
+            terminal.err(f"check: timing {_PROBE} questions: {NAMES.get(ways[0], ways[0])}")
+            self._run(ways[0], probe, _PROBE)
+            first = _PROBE
+            self._fit(len(ways), _PROBE)
         for number, name in enumerate(ways, 1):
             terminal.err(
                 f"check: way {number} of {len(ways)}, {self.size} questions: {NAMES.get(name, name)}"
@@ -172,10 +169,9 @@ class _Asking:
         """Takes fewer questions where the remaining `ways` would end too late; `ahead`: done of them."""
         spent, each = self.clock() - self.start, self.each
         left = (ways * (self.size - self.done) - ahead) * each
-        if spent + left <= _LATE * self.time or not ways or not each:
+        if spent + left <= _LATE * self.time or not self.done or not ways or not each:
             return
-        fitting = int((self.time - spent) / (ways * each))
-        size = max(self.done + min(fitting, self.size), self.done or FEWEST)
+        size = max(self.done + int((self.time - spent) / (ways * each)), self.done)
         if size < self.size:
             terminal.err(f"check: {self.size} questions would take too long, so {size} are asked")
             self.size = size

@@ -1,13 +1,13 @@
 """From the rows of a check to a verdict: numbers first, then the sentences that they allow, and no other.
 
 What is compared is fixed before anything is run: the chosen way to use the own history (`CHOSEN`) less no
-documents, less other users' documents at random, and less other users' documents by the same search.
-The last one is needed because a search may help whosever the documents are. Nothing is picked by
-its result. A difference counts where its interval excludes zero and there are ten users; the interval is of
-`pbr_jax.eval.significance`.
+documents, and less documents of one other user with the same search (`OTHER`). The second is needed because a
+search may help with anybody's documents. A difference counts where its interval excludes zero and there are
+ten users. The level of the interval depends on how often the data were checked before (`checking.looks`).
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,12 +17,13 @@ import numpy as np
 
 from pbr_jax.base.files import write_text
 from pbr_jax.base.types import Example
-from pbr_jax.checking.rounds import ALIKE, ANSWERED, CHOSEN, NOTHING, OTHERS
+from pbr_jax.checking.looks import ONCE, Look
+from pbr_jax.checking.rounds import ANSWERED, CHOSEN, NOTHING, OTHER, SEVERAL
 from pbr_jax.corpus.store import Store
 from pbr_jax.eval.differences import paired
 from pbr_jax.eval.metrics import direction, plain_mean
-from pbr_jax.eval.runs import Record, Row, Run, read_run
-from pbr_jax.eval.significance import FEWEST, Difference, paired_difference, turned
+from pbr_jax.eval.runs import Record, Row, Run, confidence_of, read_run
+from pbr_jax.eval.significance import FEWEST, Difference, holm, paired_difference, turned
 
 _DAY = 86400.0
 _LEAST = 10  # questions of a group that is shown
@@ -34,17 +35,25 @@ Answer = Literal["helps", "helps_like_any", "harms", "cannot_tell"]
 
 
 class Group(NamedTuple):
-    """Some questions: what the chosen row gains over no documents there."""
+    """Some questions: what the chosen row gains there over one other user's documents. `p`: corrected for all
+    groups (Holm); None where there are fewer than ten users. `shown`: whether there is a gain."""
 
     name: str
     questions: int
     users: int
     gain: Difference
+    p: float | None = None
+    shown: bool = False
 
-    @property
-    def shown(self) -> bool:
-        """Whether there is a significant gain in this group."""
-        return self.users >= FEWEST and self.gain.low > 0
+
+class Text(NamedTuple):
+    """A question as it was asked, what the user wrote, the own document that stood first, and the gain over
+    one other user's documents."""
+
+    question: str
+    target: str
+    document: str
+    gain: float
 
 
 class Copies(NamedTuple):
@@ -56,7 +65,8 @@ class Copies(NamedTuple):
 
 
 class Measure(NamedTuple):
-    """Another measure: the chosen row's and no documents' value, the gain, and that over the control."""
+    """Another measure: the chosen row's and no documents' value, and the gains over none and
+    one other user's."""
 
     name: str
     questions: int
@@ -64,7 +74,7 @@ class Measure(NamedTuple):
     nothing: float
     chosen: float
     gain: Difference
-    alike: Difference
+    beyond: Difference
 
     @property
     def worse(self) -> bool:
@@ -76,12 +86,14 @@ class Measure(NamedTuple):
 class Verdict:
     """The result of a check. Differences are oriented so that higher is better.
 
-    `gains`: each row minus no documents. `beyond`: each row minus random documents of other users. `alike`:
-    the chosen row minus other users' documents from the same search. `needed`: the number of questions that
-    would be needed to detect a gain of this size. `copies`: questions whose target is nearly contained in the
-    user's history. `groups`: gains by division of the questions; an empty list if the questions are too few
-    or too similar. `seconds`: the time that was used and the time that was allowed. `data`, `folder` and
-    `flags`: the name of the data, the folder of the runs, and the flags for benchmark and model in a command.
+    `gains`: each row minus no documents. `beyond`: each row minus one other user's documents. `top`: the
+    share of the gain over another user's documents that the user with the largest part has; None: no gain.
+    `needed`: the number of questions that would be needed to detect a gain of this size. `copies`: questions
+    whose target is nearly contained in the user's history. `groups`: gains by division of the questions; an
+    empty list if the questions are too few or too similar. `texts`: questions with the largest gains and then
+    those with the largest losses. `cold`: questions without a history, which were not asked, and all
+    questions. `seconds`: the time that was used and the time that was allowed. `data`, `folder` and `flags`:
+    the name of the data, the folder of the runs, and the flags for benchmark and model in a command.
     """
 
     answer: Answer
@@ -91,24 +103,24 @@ class Verdict:
     values: Mapping[str, float]
     gains: Mapping[str, Difference]
     beyond: Mapping[str, Difference]
-    alike: Difference
     tokens: Mapping[str, float]
     milliseconds: Mapping[str, float]
     best: tuple[str, ...]
     needed: int | None
+    confidence: float = 0.95
+    look: Look = ONCE
+    top: float | None = None
+    cold: tuple[int, int] = (0, 0)
+    price: tuple[float, float] | None = None
     copies: Copies | None = None
     measures: Sequence[Measure] = ()
     groups: Mapping[str, Sequence[Group]] = field(default_factory=dict)
+    texts: Sequence[Text] = ()
     notes: tuple[str, ...] = ()
     seconds: tuple[float, float] = (0.0, 0.0)
     data: str = ""
     folder: str = ""
     flags: tuple[str, ...] = ()
-
-    @property
-    def control(self) -> Difference:
-        """The gain over other users' documents whose interval has the smaller lower end."""
-        return min(self.beyond[CHOSEN], self.alike, key=lambda one: one.low)
 
     @property
     def recommended(self) -> str:
@@ -120,49 +132,61 @@ class Verdict:
         write_text(path, json.dumps(asdict(self), indent=1))
 
 
-def verdict(folders: Mapping[str, Path], store: Store, answered: Mapping[str, Path] | None = None) -> Verdict:
+def verdict(
+    folders: Mapping[str, Path],
+    store: Store,
+    answered: Mapping[str, Path] | None = None,
+    look: Look = ONCE,
+) -> Verdict:
     """The verdict on the runs of one sample; `store` holds its questions with their histories, `answered`
     are the runs that wrote answers, where there are any."""
     runs = {name: read_run(folder) for name, folder in folders.items()}
     measure = measure_of(runs[CHOSEN])
+    confidence = look.confidence(confidence_of(runs[CHOSEN]))
     rows = {name: Row(name, (run,)) for name, run in runs.items()}
     spoken = {name: Row(name, (read_run(folder),)) for name, folder in (answered or {}).items()}
     gains, beyond = (
-        {name: one for name in rows if name != other and (one := less(rows, name, other, measure))}
-        for other in (NOTHING, OTHERS)
+        {n: one for n in rows if n != other and (one := less(rows, n, other, measure, confidence))}
+        for other in (NOTHING, OTHER)
     )
-    alike = less(rows, CHOSEN, ALIKE, measure)
     users = len({record.cluster for record in (runs[CHOSEN].records or {}).values()})
-    if alike is None or CHOSEN not in gains or CHOSEN not in beyond:
+    if CHOSEN not in gains or CHOSEN not in beyond:
         raise ValueError(f"the runs of a check have no {measure} in common")
     return Verdict(
-        answer=answer(gains[CHOSEN], beyond[CHOSEN], alike, users),
+        answer=answer(gains[CHOSEN], beyond[CHOSEN], users),
         measure=measure,
         questions=runs[CHOSEN].n,
         users=users,
         values={name: run.metrics[measure] for name, run in runs.items()},
         gains=gains,
         beyond=beyond,
-        alike=alike,
         tokens={name: _a_question(run, run.counts.get("shown_tokens", 0.0)) for name, run in runs.items()},
         milliseconds={
             name: _a_question(run, 1000 * run.seconds.get("rank", 0)) for name, run in runs.items()
         },
         best=best(rows, measure, users),
-        needed=needed(gains[CHOSEN], runs[CHOSEN].n),
-        copies=copies(runs, measure) if measure in _LIKELIHOODS else None,
-        measures=[*_measures(rows, measure), *_measures(spoken, measure, "target_bpb")],
-        groups=groups(runs, measure, store),
+        needed=needed(beyond[CHOSEN], runs[CHOSEN].n),
+        confidence=confidence,
+        look=look,
+        top=top_share(runs, measure),
+        copies=copies(runs, measure, confidence) if measure in _LIKELIHOODS else None,
+        measures=[
+            *_measures(rows, confidence, measure),
+            *_measures(spoken, confidence, measure, "target_bpb"),
+        ],
+        groups=groups(runs, measure, store, confidence),
     )
 
 
-def less(rows: Mapping[str, Row], name: str, other: str, measure: str) -> Difference | None:
+def less(
+    rows: Mapping[str, Row], name: str, other: str, measure: str, confidence: float | None = None
+) -> Difference | None:
     """A row less another, turned so that more is better; None where they have no questions in common."""
-    found = paired(rows[name], rows[other], [measure]).get(measure)
-    return None if found is None else turned(found, direction(measure))
+    difference = paired(rows[name], rows[other], [measure], confidence).get(measure)
+    return None if difference is None else turned(difference, direction(measure))
 
 
-def _measures(rows: Mapping[str, Row], *without: str) -> list[Measure]:
+def _measures(rows: Mapping[str, Row], confidence: float, *without: str) -> list[Measure]:
     """The likelihood in bits a byte, and the task's metrics, as far as they were computed."""
     if not rows.keys() >= ANSWERED.keys():
         return []
@@ -170,11 +194,11 @@ def _measures(rows: Mapping[str, Row], *without: str) -> list[Measure]:
     for name in dict.fromkeys(("target_bpb", *run.task_metrics)):
         if name in without or any(name not in rows[row].first.metrics for row in ANSWERED):
             continue
-        gain, alike = (less(rows, CHOSEN, other, name) for other in (NOTHING, ALIKE))
-        if gain is not None and alike is not None:
+        gain, beyond = (less(rows, CHOSEN, other, name, confidence) for other in (NOTHING, OTHER))
+        if gain is not None and beyond is not None:
             nothing = rows[NOTHING].first.metrics[name]
             users = len({record.cluster for record in (run.records or {}).values()})
-            found.append(Measure(name, run.n, users, nothing, run.metrics[name], gain, alike))
+            found.append(Measure(name, run.n, users, nothing, run.metrics[name], gain, beyond))
     return found
 
 
@@ -183,14 +207,14 @@ def measure_of(run: Run) -> str:
     return "target_nll" if "target_nll" in run.metrics else run.task_metrics[0]
 
 
-def answer(gain: Difference, beyond: Difference, alike: Difference, users: int) -> Answer:
-    """What the intervals allow to be said."""
+def answer(gain: Difference, beyond: Difference, users: int) -> Answer:
+    """What the intervals allow to be said: `gain` over no documents, `beyond` over one other user's."""
     if users < FEWEST:
         return "cannot_tell"
     if gain.high < 0:
         return "harms"
     if gain.low > 0:
-        return "helps" if beyond.low > 0 and alike.low > 0 else "helps_like_any"
+        return "helps" if beyond.low > 0 else "helps_like_any"
     return "cannot_tell"
 
 
@@ -206,7 +230,7 @@ def needed(difference: Difference, questions: int) -> int | None:
 
 def best(rows: Mapping[str, Row], measure: str, users: int) -> tuple[str, ...]:
     """The own rows that no other one is surely better than, by their means; of a few users all."""
-    own = [name for name in rows if name not in (NOTHING, OTHERS, ALIKE)]
+    own = [name for name in rows if name not in (NOTHING, OTHER, SEVERAL)]
     leader, *others = sorted(own, key=lambda name: -direction(measure) * rows[name].first.metrics[measure])
     kept = [leader]
     for name in others:
@@ -216,56 +240,90 @@ def best(rows: Mapping[str, Row], measure: str, users: int) -> tuple[str, ...]:
     return tuple(kept)
 
 
-def copies(runs: Mapping[str, Run], measure: str) -> Copies:
+def copies(runs: Mapping[str, Run], measure: str, confidence: float) -> Copies:
     """The questions whose target the user's own history nearly holds, and the gain on the others."""
     chosen, nothing = runs[CHOSEN].records or {}, runs[NOTHING].records or {}
     shared = [name for name in chosen if name in nothing]
     rest = [name for name in shared if not chosen[name].near]
     users = len({chosen[name].cluster for name in rest})
-    gain = _gain(rest, chosen, nothing, measure) if users >= FEWEST else None
+    gain = _gain(rest, chosen, nothing, measure, confidence) if users >= FEWEST else None
     return Copies(len(shared) - len(rest), gain)
 
 
 def _gain(
-    questions: Sequence[str], chosen: Mapping[str, Record], nothing: Mapping[str, Record], measure: str
+    questions: Sequence[str],
+    chosen: Mapping[str, Record],
+    control: Mapping[str, Record],
+    measure: str,
+    confidence: float,
 ) -> Difference:
-    """The chosen row less no documents on these questions, turned so that more is better."""
+    """The chosen row less the control on these questions, turned so that more is better."""
     first, second = (
-        np.array([[one[name].metrics[measure]] for name in questions]) for one in (chosen, nothing)
+        np.array([[one[name].metrics[measure]] for name in questions]) for one in (chosen, control)
     )
     clusters = [chosen[name].cluster for name in questions]
-    return turned(paired_difference(first, second, clusters, plain_mean), direction(measure))
+    difference = paired_difference(first, second, clusters, plain_mean, confidence=confidence)
+    return turned(difference, direction(measure))
 
 
-def groups(runs: Mapping[str, Run], measure: str, store: Store) -> dict[str, list[Group]]:
-    """What the chosen row gains over no documents by length and age of the history, and by category.
+def single_gains(runs: Mapping[str, Run], measure: str) -> dict[str, float]:
+    """What the chosen row gains over one other user's documents on each question, by its id."""
+    chosen, other = runs[CHOSEN].records or {}, runs[OTHER].records or {}
+    both = [name for name in chosen if measure in chosen[name].metrics and name in other]
+    return {
+        name: direction(measure) * (chosen[name].metrics[measure] - other[name].metrics[measure])
+        for name in both
+        if measure in other[name].metrics
+    }
 
-    A division with fewer than two groups holds none.
-    """
-    chosen, nothing = runs[CHOSEN].records or {}, runs[NOTHING].records or {}
-    known = [e for e in store.examples() if {e.id} <= chosen.keys() & nothing.keys()]
-    known = [e for e in known if measure in chosen[e.id].metrics and measure in nothing[e.id].metrics]
-    lengths = [float(len(store.visible(e, e.user_id))) for e in known]
-    ages = [_age(store, e) for e in known]
 
-    def group(name: str, members: Sequence[Example], least: int = _LEAST) -> Group | None:
-        if len(members) < least:
+def top_share(runs: Mapping[str, Run], measure: str) -> float | None:
+    """The share of the gain over one other user's documents that the user with the largest part has. It may
+    exceed 1, where others lose. None where there is no gain."""
+    records, of_user = runs[CHOSEN].records or {}, defaultdict[str, float](float)
+    for name, gain in single_gains(runs, measure).items():
+        of_user[records[name].cluster] += gain
+    total = sum(of_user.values())
+    return max(of_user.values()) / total if total > 0 else None
+
+
+def groups(runs: Mapping[str, Run], measure: str, store: Store, confidence: float) -> dict[str, list[Group]]:
+    """What the chosen row gains over one other user's documents by length and age of the history, and by
+    category. A division with fewer than two groups holds none."""
+    chosen, other = runs[CHOSEN].records or {}, runs[OTHER].records or {}
+    measured = single_gains(runs, measure)
+    asked = [e for e in store.examples() if e.id in measured]
+    lengths = [float(len(store.visible(e, e.user_id))) for e in asked]
+    ages = [_age(store, e) for e in asked]
+
+    def group(name: str, members: Sequence[Example]) -> Group | None:
+        if len(members) < _LEAST:
             return None
-        gain = _gain([e.id for e in members], chosen, nothing, measure)
-        return Group(name, len(members), len({chosen[e.id].cluster for e in members}), gain)
+        gain = _gain([e.id for e in members], chosen, other, measure, confidence)
+        users = len({chosen[e.id].cluster for e in members})
+        return Group(name, len(members), users, gain, gain.p_value if users >= FEWEST else None)
 
-    none = [e for e, length in zip(known, lengths, strict=True) if not length]
-    some = [length or float("nan") for length in lengths]
-    found = {
-        "documents in the history": [group("0", none, 1), *_parts(known, some, group)],
-        "days since the newest document": _parts(known, ages, group),
+    divided = {
+        "documents in the history": _parts(asked, lengths, group),
+        "days since the newest document": _parts(asked, ages, group),
         "category": [
-            group(name, [e for e in known if e.category == name])
-            for name in sorted({e.category for e in known} - {""})
+            group(name, [e for e in asked if e.category == name])
+            for name in sorted({e.category for e in asked} - {""})
         ],
     }
-    kept = {title: [one for one in every if one is not None] for title, every in found.items()}
-    return {title: every if len(every) > 1 else [] for title, every in kept.items()}
+    kept = {title: [one for one in every if one is not None] for title, every in divided.items()}
+    return corrected({title: every if len(every) > 1 else [] for title, every in kept.items()}, confidence)
+
+
+def corrected(groups: Mapping[str, Sequence[Group]], confidence: float) -> dict[str, list[Group]]:
+    """The groups with p corrected for all of them, and whether a gain is shown in each."""
+    tested = iter(holm([one.p for some in groups.values() for one in some if one.p is not None]))
+
+    def told(one: Group) -> Group:
+        p = None if one.p is None else next(tested)
+        return one._replace(p=p, shown=p is not None and p < 1 - confidence and one.gain.value > 0)
+
+    return {title: [told(one) for one in some] for title, some in groups.items()}
 
 
 def _parts(

@@ -2,11 +2,12 @@
 
 import shlex
 from collections.abc import Sequence
+from statistics import NormalDist
 
 from pbr_jax.base.tables import Table
-from pbr_jax.checking.rounds import ALIKE, CHOSEN, NAMES, NOTHING, OTHERS
-from pbr_jax.checking.verdict import Group, Measure, Verdict, needed
-from pbr_jax.eval.render import Block, Code, Forest, Interval, Page, Paragraph, markdown
+from pbr_jax.checking.rounds import CHOSEN, NAMES, NOTHING, OTHER
+from pbr_jax.checking.verdict import Group, Measure, Text, Verdict, needed
+from pbr_jax.eval.render import Block, Code, Fold, Forest, Heading, Interval, Page, Paragraph, markdown
 from pbr_jax.eval.significance import FEWEST, Difference
 
 _UNITS = {"target_nll": "nats a token of what the user wrote", "target_bpb": "bits a byte"}
@@ -23,46 +24,121 @@ def told(found: Verdict) -> str:
 
 
 def blocks(found: Verdict) -> list[Block]:
-    """The verdict: what can be said, the table, for whom, what to do."""
-    return [
-        Paragraph(headline(found)),
+    """The verdict: the answer, the comparison that decides, its cost, some texts. The rest is folded."""
+    more: list[Block] = [
         *map(Paragraph, (*_but(found), *_copies(found))),
         _table(found),
-        *([_measures(found.measures)] if found.measures else []),
+        *([_measures(found.measures, found.confidence)] if found.measures else []),
         *(_groups(title, some) for title, some in found.groups.items() if some),
-        Paragraph(_whom(found)),
         Paragraph(_retriever(found)),
-        *_next(found),
         *map(Paragraph, found.notes),
+    ]
+    return [
+        Heading(answered(found)),
+        Paragraph(headline(found)),
+        *map(Paragraph, _cautions(found)),
+        _decisive(found),
+        _cost(found),
+        *_texts(found.texts),
+        Paragraph(_whom(found)),
+        *_next(found),
+        Fold("All rows, measures and groups", more),
     ]
 
 
-def headline(found: Verdict) -> str:
-    """What can be said, in two or three sentences."""
-    unit = _UNITS.get(found.measure, found.measure)
-    size = (
-        f"{_shown(found.gains[CHOSEN])} {unit} over {NAMES[NOTHING]}; {_shown(found.beyond[CHOSEN])} over "
-        f"{NAMES[OTHERS]}; {_shown(found.alike)} over {NAMES[ALIKE]}"
-    )
-    several = "with 95 % intervals" if found.users > 1 else "which have no interval"
-    sample = f"{_count(found.questions, 'question')} of {_count(found.users, 'user')}"
-    basis = f"Measured on {sample}, {several}; more is better."
-    if found.answer == "helps":
-        return f"Yes. The own history helps: {size}. {basis}"
-    if found.answer == "helps_like_any":
-        return (
-            f"Not as such. Documents help, but the own history is not shown to help beyond other users' "
-            f"documents: {size}. {basis}"
-        )
-    if found.answer == "harms":
-        return f"No. With the own history the model does worse: {size}. {basis}"
+def answered(found: Verdict) -> str:
+    """The answer in a few words."""
     if found.users < FEWEST:
-        return (
-            f"It cannot be told from {_count(found.users, 'user')}: at least {FEWEST} are needed. With these "
-            f"the gain was {size}. It may not hold for other users. {basis}"
+        return f"It cannot be told from {_count(found.users, 'user')}: at least {FEWEST} are needed"
+    return {
+        "helps": "Yes. The own history helps",
+        "helps_like_any": "Not as such. Documents help, but another user's help as much",
+        "harms": "No. With the own history the model does worse",
+        "cannot_tell": "It cannot be told yet",
+    }[found.answer]
+
+
+def headline(found: Verdict) -> str:
+    """The numbers behind the answer."""
+    unit = _UNITS.get(found.measure, found.measure)
+    several = f"with {_percent(found.confidence)} intervals" if found.users > 1 else "which have no interval"
+    sample = f"{_count(found.questions, 'question')} of {_count(found.users, 'user')}"
+    text = (
+        f"Own documents give {_shown(found.beyond[CHOSEN])} {unit} over documents of one other user and "
+        f"{_shown(found.gains[CHOSEN])} over {NAMES[NOTHING]}. Measured on {sample}, {several}; more is "
+        "better."
+    )
+    if found.users < FEWEST:
+        return f"{text} This may not hold for other users."
+    if found.answer == "cannot_tell" and found.needed:
+        text += f" About {found.needed:,} questions would show a difference of this size."
+    return text
+
+
+def _cautions(found: Verdict) -> list[str]:
+    """What a reader must know too: users without a history, earlier checks, the weight of one user."""
+    said = []
+    cold, total = found.cold
+    if cold:
+        share = (total - cold) / total
+        said.append(
+            f"{cold:,} of {total:,} questions come from users without a history yet. They were not asked: "
+            f"their prompt has no own documents. Over all questions the gain is {_percent(share)} of the one "
+            "above."
         )
-    more = f" About {found.needed:,} questions would tell a difference of this size." if found.needed else ""
-    return f"It cannot be told yet: {size}. {basis}{more}"
+    if found.look.number > 1:
+        said.append(
+            f"This is check {found.look.number} of these data. Each further check takes wider intervals "
+            f"({_percent(found.confidence)} now), since repeated checks find a gain by chance more often. "
+            f"The count is in {found.look.file}."
+        )
+    if found.top is not None and found.top > 0.5 and found.users > 1:
+        said.append(
+            f"One user has {_percent(found.top)} of the gain over another user's documents: the intervals "
+            "are then too narrow."
+        )
+    return said
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+def _decisive(found: Verdict) -> Forest:
+    """The gains over one other user's documents, all on one scale."""
+    lines = [
+        ([NAMES.get(name, name)], None if found.users < FEWEST else Interval(one.value, one.low, one.high))
+        for name, one in found.beyond.items()
+        if name != NOTHING
+    ]
+    caption = f"Gain over {NAMES[OTHER]}: right of zero, the row is better"
+    return Forest(caption, ["documents in the prompt", "gain"], lines, without="too few users")
+
+
+def _cost(found: Verdict) -> Table:
+    """What a question costs without and with own documents."""
+    header, lines = ["cost of a question", "prompt tokens", "ms to find"], []
+    rows = (NOTHING, CHOSEN)
+    for name in rows:
+        lines.append([NAMES[name], f"{found.tokens[name]:.0f}", f"{found.milliseconds[name]:.1f}"])
+    if found.price is not None:
+        header.append("price of 1,000 questions")
+        for line, name in zip(lines, rows, strict=True):
+            line.append(f"{found.price[0] * found.tokens[name] / 1000:.3g} + answers")
+    return Table("What it costs", header, lines)
+
+
+def _texts(texts: Sequence[Text]) -> list[Block]:
+    """The questions with the largest gains and losses."""
+    tables: list[Block] = []
+    for title, some in (
+        ("Where the own history helped most", [one for one in texts if one.gain > 0]),
+        ("Where it hurt most", [one for one in texts if one.gain < 0]),
+    ):
+        lines = [[f"{one.gain:+.2f}", one.question, one.document, one.target] for one in some]
+        header = ["gain over one other user's", "question", "own document shown first", "what the user wrote"]
+        tables += [Table(title, header, lines)] if lines else []
+    return tables
 
 
 def _but(found: Verdict) -> list[str]:
@@ -108,7 +184,7 @@ def _table(found: Verdict) -> Table:
         "prompt",
         found.measure,
         "gain over no documents",
-        f"gain over {NAMES[OTHERS]}",
+        "gain over one other user's",
         "tokens",
         "ms to find",
     ]
@@ -121,14 +197,14 @@ def _table(found: Verdict) -> Table:
     return Table("What was shown, what it gave, and what it cost a question", header, lines)
 
 
-def _measures(some: Sequence[Measure]) -> Table:
+def _measures(some: Sequence[Measure], confidence: float) -> Table:
     header = [
         "measure",
         "questions",
         "no documents",
         NAMES[CHOSEN],
         "gain",
-        f"gain over {NAMES[ALIKE]}",
+        "gain over one other user's",
     ]
     lines = [
         [
@@ -137,16 +213,17 @@ def _measures(some: Sequence[Measure]) -> Table:
             f"{one.nothing:.3f}",
             f"{one.chosen:.3f}",
             _shown(one.gain),
-            _shown(one.alike),
+            _shown(one.beyond),
         ]
         for one in some
     ]
-    return Table("The same in other measures; a gain is turned so that more is better", header, lines)
+    title = f"The same in other measures, turned so that more is better, {_percent(confidence)} intervals"
+    return Table(title, header, lines)
 
 
 def _groups(title: str, some: Sequence[Group]) -> Forest:
     lines = [([one.name, str(one.questions), str(one.users)], _interval(one)) for one in some]
-    caption = f"Gain of {NAMES[CHOSEN]} over no documents, by {title}"
+    caption = f"Gain of {NAMES[CHOSEN]} over one other user's documents, by {title}"
     return Forest(caption, [title, "questions", "users", "gain"], lines, without="too few users")
 
 
@@ -156,7 +233,7 @@ def _interval(one: Group) -> Interval | None:
 
 
 def _whom(found: Verdict) -> str:
-    """The groups where a gain is shown. Shown in one and not in another is no difference of the two."""
+    """The groups where a gain over one other user's documents is shown after correction."""
     if not any(found.groups.values()):
         return (
             "For whom: the questions are too few, or their histories too alike, to be shown in groups by "
@@ -164,11 +241,12 @@ def _whom(found: Verdict) -> str:
         )
     every = [(title, one) for title, some in found.groups.items() for one in some]
     helped = [f"{title} {one.name}" for title, one in every if one.shown]
+    top = "" if found.top is None else f" The user who gains most has {_percent(found.top)} of the gain."
     if not helped:
-        return f"For whom: in no group of its own is a gain shown ({len(every)} groups)."
+        return f"For whom: a gain is shown in no group by itself ({len(every)} groups, Holm-corrected).{top}"
     return (
-        f"For whom: a gain is shown for {'; '.join(helped)}. Do not compare groups: whether two of them "
-        "differ was not tested, and of many intervals some exclude zero by chance."
+        f"For whom: a gain is shown for {'; '.join(helped)} ({len(every)} groups, Holm-corrected). "
+        f"Whether two groups differ was not tested.{top}"
     )
 
 
@@ -237,17 +315,30 @@ def _advice(found: Verdict) -> str:
             "show a few fixed examples of the task instead, which costs no search and nobody's privacy, and "
             "compare (pbr-jax run). What was shown:"
         )
-    return "give it more minutes or more questions, or a larger model, which may use a history better."
+    return (
+        "give it more minutes or more questions, or a larger model, which may use a history better. "
+        + _further(found)
+    )
+
+
+def _further(found: Verdict) -> str:
+    """What another check of the same data costs."""
+    following = found.look._replace(number=2).confidence(found.confidence)
+    wider = NormalDist().inv_cdf((1 + following) / 2) / NormalDist().inv_cdf((1 + found.confidence) / 2) - 1
+    return (
+        f"Another check of these data will have {_percent(following)} intervals, about {_percent(wider)} "
+        "wider on as many questions."
+    )
 
 
 def _open(found: Verdict) -> str:
-    """What the intervals leave open where a gain over other users' documents is not shown."""
-    control = found.control
+    """What the interval leaves open where a gain over one other user's documents is not shown."""
+    control = found.beyond[CHOSEN]
     if control.high <= 0:
         return ""
     size = needed(control, found.questions) if control.value > 0 else None
-    many = f", and about {size:,} questions would tell one of the size that was measured" if size else ""
+    many = f", and about {size:,} questions would show one of the size that was measured" if size else ""
     return (
-        f"a gain of up to {control.high:+.3f} over other users' documents is not excluded{many}; take more "
-        "users or minutes before the own history is dropped. Or "
+        f"a gain of up to {control.high:+.3f} over another user's documents is not excluded{many}; take more "
+        f"users or minutes before the own history is dropped. {_further(found)} Or "
     )

@@ -76,8 +76,8 @@ def _refuse_undecodable(words: list[str]) -> None:
 
 # A command's line has its name, the function of this package that runs it, and its help; `*`: all words that
 # the parser does not know are fields of the config. A line below has an option, METAVAR:type, and its help,
-# or several options without help, with a semicolon between them. After a type: =DEFAULT, ! required, + one or
-# more, ? none or one, ^ one of these is required.
+# or several options without help, with a semicolon between them. The type pair is two numbers. After a type:
+# =DEFAULT, ! required, + one or more, ? none or one, ^ one of these is required.
 _COMMANDS = """
 run  running.run*  run one config
   --out path; --overwrite switch; --dry switch; --distributed switch; --cost switch; --coordinator text
@@ -87,6 +87,7 @@ sweep  running.sweep*  run a config's sweep()
   --max-parallel int=1; --stale-after text
 check  running.check*  test whether the users' own history helps; one-page result
   --minutes float=10; --out path
+  --price IN,OUT:pair  prices of a million prompt tokens and of a million generated ones
 configs  reading.configs  list the configs included in the package
 report  reading.report  compare runs in one table
   runs DIR:path+  a run, or a folder of runs
@@ -224,6 +225,8 @@ def _add_options(command: argparse.ArgumentParser, lines: Sequence[str]) -> None
             command.add_argument(name, action="store_true", **values)
             continue
         values |= {"metavar": match["metavar"], "default": match["default"]}
+        if match["type"] == "pair":
+            values |= {"metavar": tuple(match["metavar"].split(",")), "nargs": 2, "type": float}
         values |= {"type": _TYPES[match["type"]]} if match["type"] in _TYPES else {}
         values |= {"choices": match["type"].split("|")} if "|" in match["type"] else {}
         values |= {"!": {"required": True}, "+": {"nargs": "+"}, "?": {"nargs": "?"}}.get(match["mark"], {})

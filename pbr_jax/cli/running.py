@@ -25,7 +25,7 @@ from pbr_jax.sweeps import launcher, slurm
 from pbr_jax.sweeps.sweep import Trial, command, identity, trials
 
 _CHECK = """\
-usage: pbr-jax check FOLDER --out DIR [--minutes 10] [--any.config.field VALUE ...]
+usage: pbr-jax check FOLDER --out DIR [--minutes 10] [--price IN OUT] [--any.config.field VALUE ...]
 
 Tests whether showing users' own history to the language model helps, for which users, and by how much. It
 compares a few systems on a sample of questions, which grows until the time is up. The result is a verdict in
@@ -34,8 +34,8 @@ words, with confidence intervals.
   FOLDER          your own data (pbr-jax data import); otherwise give --benchmark.name and --benchmark.root
   --out DIR       output folder for the runs, verdict.md, verdict.json and report.html
   --minutes M     target for the wall-clock time (10), in minutes. It can be exceeded, because the first round
-                  is always finished. This round has 25 questions, or fewer (at least 10) if 25 would take
-                  more than 1.5 times the time that is left"""
+                  of 25 questions is always finished
+  --price IN OUT  prices of a million prompt tokens and of a million generated ones, for the table of costs"""
 
 
 def run(options: argparse.Namespace, words: list[str]) -> None:
@@ -87,7 +87,7 @@ def check(options: argparse.Namespace, words: list[str]) -> None:
     folder = words.pop(0) if words and not words[0].startswith("-") else None
     base = Config() if folder is None else Config(benchmark=Benchmark(name="own", root=folder))
     config = flags.parsed(words, base, "pbr-jax check FOLDER --out DIR")
-    checking.check(config, _out(options), options.minutes)
+    checking.check(config, _out(options), options.minutes, options.price)
     terminal.out((options.out / checking.PAGE).read_text(encoding="utf-8"))
 
 

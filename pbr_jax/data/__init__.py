@@ -119,7 +119,13 @@ def read(benchmark: Benchmark, limit: int | None = None) -> Iterator[Example]:
     if limit is not None and limit < 1:
         raise UserError(f"limit: found {limit}, wanted at least 1, or none to read all examples")
     files(benchmark)
-    return _all(benchmark) if limit is None else _sample(benchmark, limit)
+    return _evaluated(benchmark) if limit is None else _sample(benchmark, limit)
+
+
+def _evaluated(benchmark: Benchmark) -> Iterator[Example]:
+    """The examples of a split, without those that `benchmark.cold_start` leaves out."""
+    skips = benchmark.cold_start == "skip" and benchmark.split != benchmark.training
+    return (example for example in _all(benchmark) if example.profile or not skips)
 
 
 def _all(benchmark: Benchmark, note: Note = lambda repair: None) -> Iterator[Example]:
@@ -238,8 +244,8 @@ def _counted(number: int, what: str) -> str:
 
 
 def _sample(benchmark: Benchmark, count: int) -> Iterator[Example]:
-    users = iter(terminal.bar(_all(benchmark), desc=f"users of {benchmark.split}"))
-    chosen, examples = set(spread(users, count)), enumerate(_all(benchmark))
+    users = iter(terminal.bar(_evaluated(benchmark), desc=f"users of {benchmark.split}"))
+    chosen, examples = set(spread(users, count)), enumerate(_evaluated(benchmark))
     while chosen:
         position, example = next(examples)
         if position in chosen:

@@ -231,8 +231,11 @@ def is_shown(difference: Difference | None, p: float | None, alpha: float) -> bo
     )
 
 
-def paired(row: Row, reference: Row, names: Sequence[str]) -> dict[str, Difference]:
-    """Row minus reference, metric by metric, seeds averaged; without those that cannot be compared."""
+def paired(
+    row: Row, reference: Row, names: Sequence[str], confidence: float | None = None
+) -> dict[str, Difference]:
+    """Row minus reference, metric by metric, seeds averaged; without those that cannot be compared.
+    `confidence` of the intervals; None: the reference's."""
     runs = [*row.runs, *reference.runs]
     clusters = shared_clusters(runs)
     known: dict[str, Column] = {}
@@ -247,7 +250,7 @@ def paired(row: Row, reference: Row, names: Sequence[str]) -> dict[str, Differen
         list(known.values()),
         list(clusters.values()),
         resamples=int(setting(reference.first, "eval.resamples", 2000.0)),
-        confidence=confidence_of(reference.first),
+        confidence=confidence or confidence_of(reference.first),
     )
     return {name: _in_range(name, one) for name, one in zip(known, intervals, strict=True)}
 

@@ -62,7 +62,15 @@ class Forest:
     without: str
 
 
-Block = Heading | Paragraph | Code | Table | Figure | Forest
+@dataclass(frozen=True)
+class Fold:
+    """Blocks under a summary, which HTML shows when the reader opens it."""
+
+    summary: str
+    blocks: list["Block"]
+
+
+Block = Heading | Paragraph | Code | Table | Figure | Forest | Fold
 
 
 @dataclass(frozen=True)
@@ -91,6 +99,8 @@ def _md_block(block: Block) -> str:
             return _md_forest(block)
         case Figure():
             return ""
+        case Fold(summary, blocks):
+            return "\n\n".join([f"## {_md(summary)}", *filter(None, map(_md_block, blocks))])
 
 
 def _md_forest(block: Forest) -> str:
@@ -172,6 +182,8 @@ def _latex_block(block: Block) -> str:
             )
         case Figure():
             return ""
+        case Fold(summary, blocks):
+            return "\n\n".join(filter(None, map(_latex_block, [Heading(summary), *blocks])))
 
 
 def _tex(text: str) -> str:

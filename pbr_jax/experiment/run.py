@@ -147,7 +147,7 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
     counted = _tallied(plan, LABEL, judged.LABEL)
     found.metrics |= _of_stages(measured, plan.folded)
     found.notes += _notes(plan, trained) + _cuts(answered, counted, found.counts["examples"])
-    found.notes += _passages(config)
+    found.notes += _passages(config) + _cold(config, found.counts)
     found.counts |= {**ranked.tally.counts, **(answered.tally.counts if answered else {})}
     found.counts |= {**counted, **_asked(plan)}
     content = _Content(
@@ -210,6 +210,16 @@ def _notes(plan: Plan, trained: Mapping[str, dict[str, Any]]) -> list[str]:
         notes.append(_still_cached(plan))
         tell("run", notes[-1])
     return notes
+
+
+def _cold(config: Config, counts: Mapping[str, Any]) -> list[str]:
+    """How many questions of a sample have no history to show."""
+    if config.limit is None or not counts["empty_profiles"]:
+        return []
+    return [
+        f"{counts['empty_profiles']} of the {counts['examples']} questions that limit drew have no history; "
+        "benchmark.cold_start skip leaves such questions out"
+    ]
 
 
 def _of_stages(measured: Mapping[str, Mapping[str, int | float]], folded: bool) -> dict[str, float]:

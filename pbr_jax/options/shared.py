@@ -34,6 +34,8 @@ class Benchmark(Options):
     # session (official) or a turn (turns); docs/reference/data_format.md
     form: Literal["official", "pbr", "cfrag", "turns"] = "official"
 
+    # evaluated questions of users who have no document yet. skip: they are left out
+    cold_start: Literal["keep", "skip"] = field(default="keep", metadata=added("keep"))
     # prefeval: number of turns between the preference and the question. The default is that of the paper's
     # main table
     inter_turns: int = field(default=10, metadata=added(10))

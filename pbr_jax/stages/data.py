@@ -133,6 +133,7 @@ def _files(benchmark: Benchmark, seed: int) -> Node:
     told = [benchmark.name, benchmark.split, benchmark.training]
     told += [] if benchmark.form == Benchmark.form else [benchmark.form]
     told += [] if benchmark.inter_turns == Benchmark.inter_turns else [str(benchmark.inter_turns)]
+    told += [] if benchmark.cold_start == Benchmark.cold_start else [f"cold_start {benchmark.cold_start}"]
     if benchmark.name == "synthetic" and not benchmark.root:
         made = Stage("synthetic", (seed,), {}, _generate, _same)
         shared = passages.identity(benchmark)

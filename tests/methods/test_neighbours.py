@@ -1,12 +1,16 @@
 """Neighbours and users as vectors: who is found, at which moment, and from what."""
 
 import json
+from contextlib import closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pbr_jax.base.types import Document, Example, UserError
 from pbr_jax.config import Config, name_of
@@ -256,6 +260,39 @@ def test_the_transformer_encodes_known_and_unknown_users_alike(tmp_path, circle)
     np.testing.assert_allclose(world.users.asking([new])[0], world.users.asking(circle)[1], rtol=1e-5)
     assert world.users.asking([]).shape == (0, D)
     assert world.users.at(None).shape == (6, D)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 6), st.integers(2, 5))
+@settings(max_examples=25, deadline=None)
+def test_a_matched_user_has_as_many_documents_of_the_closest_length(seed: int, most: int, users: int) -> None:
+    """Against brute force: with at most 16 others, all of them are candidates."""
+    draw = np.random.default_rng(seed)
+    histories = {
+        f"u{u}": [f"{u} " + "x" * int(draw.integers(1, 400)) for _ in range(int(draw.integers(0, 8)))]
+        for u in range(users)
+    }
+    asked = [
+        ask(user, tuple(Document(f"{user}{i}", user, text) for i, text in enumerate(texts)), None)
+        for user, texts in histories.items()
+    ]
+    with TemporaryDirectory() as folder:
+        build(Path(folder) / "store.sqlite", asked)
+        with closing(Store(Path(folder) / "store.sqlite")) as store:
+            slot = Random(m=1, own=False, matched=True).slot(Tally(), store=store, seed=0, most=most)
+            chosen = [[one.user_id for one in of] for of in slot(asked)]
+
+    def far(user: str, other: str) -> tuple[int, float]:
+        counts = [min(most, len(histories[name])) for name in (user, other)]
+        lengths = [np.log(np.mean([*map(len, histories[name])] or [0]) + 1) for name in (user, other)]
+        return abs(counts[0] - counts[1]), abs(lengths[0] - lengths[1])
+
+    for example, names in zip(asked, chosen, strict=True):
+        user = example.user_id
+        others = [name for name in histories if name != user and histories[name]]
+        assert len(names) == min(1, len(others))
+        for name in names:
+            assert name != user
+            assert far(user, name) == min(far(user, other) for other in others)
 
 
 def test_alone_no_vectors_of_users_are_asked_for():

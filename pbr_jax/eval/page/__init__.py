@@ -17,7 +17,7 @@ from pbr_jax.eval.page import words
 from pbr_jax.eval.page.comparison import Scale, by_history, compare, scale
 from pbr_jax.eval.page.questions import BYTES, data
 from pbr_jax.eval.page.words import define, glossary
-from pbr_jax.eval.render import Block, Code, Figure, Forest, Paragraph, Table
+from pbr_jax.eval.render import Block, Forest
 from pbr_jax.eval.runs import confidence_of
 from pbr_jax.eval.section import Section, details, figures, warnings
 from pbr_jax.eval.tables import values
@@ -96,9 +96,8 @@ def _embedded(held: Any) -> str:
 
 
 def kind(block: Block) -> str:
-    """`table`, `figure`, `forest`, `code`, `paragraph` or `heading`: what the template asks."""
-    kinds = {Table: "table", Figure: "figure", Forest: "forest", Code: "code", Paragraph: "paragraph"}
-    return kinds.get(type(block), "heading")
+    """`table`, `figure`, `forest`, `fold`, `code`, `paragraph` or `heading`: what the template asks."""
+    return type(block).__name__.lower()
 
 
 def scale_of(block: Forest) -> Scale:
