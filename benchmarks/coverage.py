@@ -104,6 +104,21 @@ def accuracy_difference(rng: np.random.Generator, owner: np.ndarray, seeds: int,
     return of([Column(plain_mean, rows[0], rows[1])], owner)
 
 
+def gain(rng: np.random.Generator, owner: np.ndarray, draw: Callable[..., np.ndarray]) -> Sample:
+    """A paired difference whose mean for a user is drawn, with mean 1; questions add noise as large."""
+    users = draw(rng, owner.max() + 1)
+    return of([Column(plain_mean, [(users[owner] + rng.normal(size=len(owner)))[:, None]])], owner)
+
+
+def exponential(rng: np.random.Generator, users: int) -> np.ndarray:
+    return rng.exponential(size=users)
+
+
+def few(rng: np.random.Generator, users: int) -> np.ndarray:
+    """One user in ten has all of it."""
+    return np.where(rng.random(users) < 0.1, 10.0, 0.0)
+
+
 SCENES: dict[str, tuple[Draw, float | None]] = {
     "mean, score in 0..1": (score, 0.5),
     "mean, accuracy": (accuracy, 0.5),
@@ -112,6 +127,8 @@ SCENES: dict[str, tuple[Draw, float | None]] = {
     "paired difference, accuracy": (partial(accuracy_difference, seeds=1, moved=0.0), 0.0),
     "paired difference, macro F1": (f1_difference, 0.0),
     "paired difference, accuracy, 3 seeds less 1": (partial(accuracy_difference, seeds=3, moved=0.3), 0.0),
+    "paired difference, users' effects exponential": (partial(gain, draw=exponential), 1.0),
+    "paired difference, one user in ten has all of it": (partial(gain, draw=few), 1.0),
 }
 
 

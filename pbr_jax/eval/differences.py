@@ -212,7 +212,7 @@ def differences(
                 cells.append(_counts_text(counts[i].get(name), corrected_counts.get((i, name))))
         table.append(cells)
     caption = f"Difference from {reference.label}: row less reference, paired"
-    told = reasons(others, reference, names)
+    told = [*reasons(others, reference, names), *_carried(others, reference, names[0])]
     if explained:
         caption = f"{caption}, {_caption(others, reference, names, corrected, bool(binary))}"
         told.append(_how_to_read(reference, bool(corrected)))
@@ -370,6 +370,26 @@ def _counts_text(counts: Counts | None, p: float | None) -> str:
 
 def _p(p: float) -> str:
     return f"p={p:.3f}" if p >= 0.001 else "p<0.001"
+
+
+def _carried(others: Sequence[Row], reference: Row, name: str) -> list[str]:
+    """A sentence for each row of whose difference in the first metric one user has more than half."""
+    sentences = []
+    for row in others:
+        clusters = shared_clusters([*row.runs, *reference.runs])
+        pairs = [statistics_of(one.runs, name, list(clusters)) for one in (row, reference) if clusters]
+        if not pairs or any(pair is None or pair[1] is not plain_mean for pair in pairs):
+            continue
+        first, second = (np.mean([part[:, 0] for part in pair[0]], axis=0) for pair in pairs if pair)
+        users, owner = np.unique(list(clusters.values()), return_inverse=True)
+        of_user = np.bincount(owner, first - second)
+        share = of_user.sum() and float((of_user / of_user.sum()).max())
+        if share > 0.5 and len(users) >= FEWEST:
+            sentences.append(
+                f"One of {len(users)} users has {share:.0%} of the difference of {name} between {row.label} "
+                f"and {reference.label}: its interval is too narrow."
+            )
+    return sentences
 
 
 def reasons(others: Sequence[Row], reference: Row, names: Sequence[str]) -> list[str]:

@@ -266,3 +266,19 @@ def test_the_reference_is_a_baseline_where_there_is_one(tmp_path, write, systems
     text = report(runs).replace("\\", "")
     assert f"Difference from {chosen}: row less reference" in text
     assert f"Difference from {systems[0][0]}: " in report(runs, reference=systems[0][0]).replace("\\", "")
+
+
+@pytest.mark.parametrize(("helped", "said"), [(1, True), (2, False)])
+def test_a_difference_that_one_user_carries_is_told(tmp_path, write, helped, said):
+    """All answers of some users become right, and no others change."""
+    wrong = [LABELS[1 - i % 2] for i in range(N)]
+    owners = [f"u{i % 12}" for i in range(N)]
+    better = [LABELS[i] if i % 12 < helped else text for i, text in enumerate(wrong)]
+    runs = [
+        write(tmp_path / name, name, texts, benchmark="lamp_1", users=owners)
+        for name, texts in (("zero_shot", wrong), ("dense", better))
+    ]
+    text = report(runs).replace("\\", "")
+    told = "One of 12 users has 100% of the difference of accuracy between dense and zero_shot"
+    assert (told in text) == said
+    assert ("One of 12 users" in text) == said
