@@ -58,7 +58,7 @@ class _Turn:
     """
 
     def __init__(self, left_out: LeftOut, about: Mapping[str, Any], place: str) -> None:
-        self._left_out, self.about, self.place, self.moment = left_out, about, place, -math.inf
+        self.left_out, self.about, self.place, self.moment = left_out, about, place, -math.inf
         self._asked: list[_Message] = []
         self._said: list[_Message] = []
 
@@ -92,68 +92,65 @@ class _Turn:
 
     def _leave(self, reason: str, messages: list[_Message]) -> None:
         for message in messages:
-            self._left_out.add(reason, message.place)
+            self.left_out.add(reason, message.place)
         messages.clear()
 
 
-class Chats:
-    """Makes rows of the records of a table; records that are no chats are rows as they are."""
+_Record = tuple[Mapping[str, Any], str]
+"""A record or a row, and where it stands."""
 
-    def __init__(self, left_out: LeftOut) -> None:
-        self._left_out = left_out
-        self._open: dict[str, _Turn] = {}  # of a table of messages, by conversation
 
-    def rows(self, values: Mapping[str, Any], place: str) -> Iterator[tuple[Mapping[str, Any], str]]:
-        """The rows of a record and their places. Raises UserError for messages without a role or a text."""
+def rows(records: Iterable[_Record], left_out: LeftOut) -> Iterator[_Record]:
+    """The rows of all conversations; a record that is no chat is a row as it is.
+
+    Raises UserError for messages without a role or a text, and for those of a table that are out of order.
+    """
+    turns: dict[str, _Turn] = {}  # those that are open in a table of messages, by conversation
+    for values, place in records:
         if (messages := _messages(values)) is not None:
-            yield from self._of_conversation(values, messages, place)
-        elif self._open or _is_message(values):
-            yield from self._of_message(values, place)
+            yield from _of_conversation(values, messages, _Turn(left_out, {}, place))
+        elif turns or _is_message(values):
+            yield from _of_message(values, place, turns, left_out)
         else:
             yield values, place
-
-    def end(self) -> Iterator[tuple[Mapping[str, Any], str]]:
-        """The rows of the turns that are open at the end of a table of messages."""
-        for turn in self._open.values():
-            yield from turn.end()
-
-    def _of_conversation(
-        self, values: Mapping[str, Any], messages: Mapping[str, Any], place: str
-    ) -> Iterator[tuple[dict[str, Any], str]]:
-        if not messages:
-            self._left_out.add("conversations without messages", place)
-        own = _first(values, _OWN, place.rpartition(": ")[2])
-        user, time = _first(values, _USERS), _first(values, _TIMES)
-        about = (
-            {"user": own}
-            if user is None
-            else {"user": user}
-            if time is None
-            else {"user": user, "time": time}
-        )
-        used = {*_USERS, *_OWN, *_TIMES, *(path.partition("[")[0] for path in messages)}
-        others = {name: values[name] for name in values if name not in used and _listed(values[name]) is None}
-        turn = _Turn(self._left_out, about | others, place)
-        for path, message in messages.items():
-            yield from turn.rows(_message(message, f"{place}, {path}"))
+    for turn in turns.values():
         yield from turn.end()
 
-    def _of_message(self, values: Mapping[str, Any], place: str) -> Iterator[tuple[dict[str, Any], str]]:
-        if (conversation := _first(values, _CONVERSATIONS)) is None:
-            self._left_out.add("messages without a conversation", place)
-            return
-        message = _message(values, place)
-        turn = self._open.setdefault(str(conversation), _Turn(self._left_out, {}, place))
-        moment, _ = parse_interval(str(message.time)) or (turn.moment, None)
-        if moment < turn.moment:
-            raise UserError(
-                f"{place}: found {str(message.time)!r:.40}, wanted no earlier time than that of the message "
-                f"before in conversation {conversation!r:.40}; sort the table by time"
-            )
-        turn.moment = moment
-        yield from turn.rows(message)
-        if message.speaker == "user":
-            turn.about, turn.place = {"user": _first(values, _USERS, conversation)}, place
+
+def _of_conversation(
+    values: Mapping[str, Any], messages: Mapping[str, Any], turn: _Turn
+) -> Iterator[_Record]:
+    if not messages:
+        turn.left_out.add("conversations without messages", turn.place)
+    user, time = _first(values, _USERS), _first(values, _TIMES)
+    if user is None:
+        user, time = _first(values, _OWN, turn.place.rpartition(": ")[2]), None
+    used = {*_USERS, *_OWN, *_TIMES, *(path.partition("[")[0] for path in messages)}
+    others = {name: values[name] for name in values if name not in used and _listed(values[name]) is None}
+    turn.about = {"user": user} | ({} if time is None else {"time": time}) | others
+    for path, message in messages.items():
+        yield from turn.rows(_message(message, f"{turn.place}, {path}"))
+    yield from turn.end()
+
+
+def _of_message(
+    values: Mapping[str, Any], place: str, turns: dict[str, _Turn], left_out: LeftOut
+) -> Iterator[_Record]:
+    if (conversation := _first(values, _CONVERSATIONS)) is None:
+        left_out.add("messages without a conversation", place)
+        return
+    message = _message(values, place)
+    turn = turns.setdefault(str(conversation), _Turn(left_out, {}, place))
+    moment, _ = parse_interval(str(message.time)) or (turn.moment, None)
+    if moment < turn.moment:
+        raise UserError(
+            f"{place}: found {str(message.time)!r:.40}, wanted no earlier time than that of the message "
+            f"before in conversation {conversation!r:.40}; sort the table by time"
+        )
+    turn.moment = moment
+    yield from turn.rows(message)
+    if message.speaker == "user":
+        turn.about, turn.place = {"user": _first(values, _USERS, conversation)}, place
 
 
 def _is_message(values: Mapping[str, Any]) -> bool:
@@ -167,7 +164,8 @@ def _messages(values: Mapping[str, Any]) -> dict[str, Any] | None:
     """The messages of a record by their place in it; None where it is no conversation."""
     for name in _LISTS:
         messages = _listed(values.get(name))
-        if messages is not None and (name == _LISTS[0] or any(map(_role, messages[:1]))):
+        known = name == _LISTS[0] or (name == _LISTS[1] and not messages)
+        if messages is not None and (known or any(map(_role, messages[:1]))):
             return {f"{name}[{number}]": message for number, message in enumerate(messages)}
     asked, said = values.get("input"), _listed(values.get("output"))
     if not said or not isinstance(said[0], Mapping) or "type" not in said[0]:

@@ -1,12 +1,13 @@
-"""Mail as a table: the messages of an mbox file, a row each.
+"""Mail as a table: the messages of mbox files, a row each.
 
 The user is the sender, the output the text that the sender wrote, without what it quotes. The input is the
-text that it answers, where that message is in the file, or else the subject.
+text that it answers, where that message is in the files, or else the subject.
 """
 
 import mailbox
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
 from email.header import decode_header, make_header
 from email.message import Message
 from email.utils import getaddresses, parsedate_to_datetime
@@ -15,50 +16,55 @@ from typing import Any
 
 from pbr_jax.base.types import UserError
 from pbr_jax.importing.left_out import LeftOut
-from pbr_jax.importing.quotes import of_html, own_text
+from pbr_jax.importing.quotes import of_html, own_text, pattern
 
 _ROUND = re.compile(r"^(?:(?:re|fwd?|aw|wg|sv|vs|tr|rv|antw)\s*:\s*)+", re.IGNORECASE)
 _ADDRESS = re.compile(r"[^\s<>()\[\]\"',;:]+@[^\s<>()\[\]\"',;:]+")
-_DRAFT = re.compile(
-    r"(?:drafts?|entw[uü]rfe?|brouillons?|borrador(?:es)?|bozz[ae]|rascunhos?|concepten|utkast|kladder?)",
-    re.IGNORECASE,
-)
+_DRAFT = pattern("", "drafts", "")
 _FOOTER = re.compile(r"\s*_{30,}\s*$", re.MULTILINE)  # begins the part that a mailing list adds
 
 
-def rows(path: Path, left_out: LeftOut) -> Iterator[tuple[dict[str, Any], str]]:
-    """Each message's values, in the order of the file, and its place. Drafts, and messages without a sender,
-    a date or a text, are left out. Raises UserError for no mbox."""
-    with path.open("rb") as file:
-        if not (begin := file.read(5)) or begin != b"From ":
-            raise UserError(
-                f"{path}: found {begin!r} at its start, wanted an mbox file, which begins 'From '"
-            )
-    box = mailbox.mbox(path, create=False)
-    try:
-        known = {name: key for key, message in box.iteritems() for name in _ids(message["Message-ID"])[:1]}
-        for number, (_, message) in enumerate(box.iteritems(), start=1):
-            place = f"{path}: message {number}"
-            answered = box.get(known.get(_answered(message), ""))
-            subject = _ROUND.sub("", _decoded(message["Subject"]))
-            user, time, text = _sender(message), _time(message), written(message)
-            asked = (written(answered) if answered is not None else "") or subject
-            reasons = {
-                "drafts": _is_draft(message),
-                "messages without the address of a sender": not user,
-                "messages without a date that can be read": not time,
-                "messages without a text of their own": not text,
-                "messages that answer nothing in the file and have no subject": not asked,
-            }
-            if reason := next((reason for reason, holds in reasons.items() if holds), None):
-                left_out.add(reason, place)
-                continue
-            yield (
-                {"user": user, "time": time, "input": asked, "output": text, "subject": subject},
-                place,
-            )
-    finally:
-        box.close()
+def rows(paths: Sequence[Path], left_out: LeftOut) -> Iterator[tuple[dict[str, Any], str]]:
+    """Each message's values, in the order of the files, and its place. Drafts, copies, and messages without a
+    sender, a date or a text, are left out. Raises UserError for no mbox."""
+    for path in paths:
+        with path.open("rb") as file:
+            if (begin := file.read(5)) != b"From ":
+                raise UserError(
+                    f"{path}: found {begin!r} at its start, wanted an mbox file, which begins 'From '"
+                )
+    with ExitStack() as open_boxes:
+        boxes = [open_boxes.enter_context(closing(mailbox.mbox(path, create=False))) for path in paths]
+        known: dict[str, tuple[mailbox.mbox, str]] = {}  # where the message of an id stands
+        for box in boxes:
+            for key, message in box.iteritems():
+                if not _is_draft(message) and (name := _id(message)):
+                    known.setdefault(name, (box, key))
+        for path, box in zip(paths, boxes):
+            for number, (key, message) in enumerate(box.iteritems(), start=1):
+                asked = written(there[0][there[1]]) if (there := known.get(_answered(message))) else ""
+                subject = _ROUND.sub("", _decoded(message["Subject"]))
+                user, time, text = _sender(message), _time(message), written(message)
+                first_box, first = known.get(_id(message), (box, key))
+                repeats = (first_box, first) != (box, key) and written(first_box[first]) == text
+                reasons = {
+                    "drafts": _is_draft(message),
+                    "copies of a message with the same id": repeats,
+                    "messages without the address of a sender": not user,
+                    "messages without a date that can be read": not time,
+                    "messages without a text of their own": not text,
+                    "messages that answer nothing in the file and have no subject": not (asked or subject),
+                }
+                place = f"{path}: message {number}"
+                if reason := next((reason for reason, holds in reasons.items() if holds), None):
+                    left_out.add(reason, place)
+                else:
+                    row = {"user": user, "time": time, "input": asked or subject, "output": text}
+                    yield {**row, "subject": subject}, place
+
+
+def _id(message: Message) -> str:
+    return next(iter(_ids(message["Message-ID"])), "")
 
 
 def _answered(message: Message) -> str:

@@ -5,47 +5,30 @@ best one read 110 of 262 replies right, whose quotes were announced in 28 langua
 """
 
 import re
+import tomllib
 from collections.abc import Sequence
 from html.parser import HTMLParser
+from pathlib import Path
+
+_WORDS = tomllib.loads(Path(__file__).with_name("mail_words.toml").read_text(encoding="utf-8"))
+
+
+def pattern(begin: str, name: str, end: str) -> re.Pattern[str]:
+    """What matches any of the words of that name in mail_words.toml, between two patterns."""
+    return re.compile(f"{begin}(?:{'|'.join(map(re.escape, _WORDS[name]))}){end}", re.IGNORECASE)
+
 
 _QUOTED = re.compile(r"(?!>+From )\s*>")  # mbox writes ">From " where a line of text begins "From "
 _ESCAPED = re.compile(r"^>(?=>*From )", re.MULTILINE)
 _ADDRESS = re.compile(r"[<(\[]\s*\S+@\S+?[>)\]]")
 _DATE = re.compile(r"(?<!\d)(?:(?:19|20)\d\d|\d\d?[:.h]\d\d|\d\d?([./-])\d\d?\1\d\d)(?!\d)")
-_WROTE = re.compile(
-    r"\b(?:wrote|writes|schrieb|a écrit|escribió|escreveu|scritto|scrive|schreef|geschreven|skrev|kirjoitti|"
-    r"napisał|pisze|napsal|napísal|написал|пишет|писал|пише|написав|yazdı|a scris|írta|έγραψε|"
-    r"đã viết|menulis)\b|写道|寫道|のメール|작성",
-    re.IGNORECASE,
-)
-_BEGINS = re.compile(
-    r"(?:(?:On|Am|Le|El|Il|Em|Op|Den|W dniu|Dnia|Dne|În|Στις|Vào|Pada)\b|[^\W\d]{2,4}\.?,? \d|\d+[./年-])",
-    re.IGNORECASE,
-)
-_FROM = re.compile(
-    r"[*\s]*(?:From|Von|De|Da|Van|Från|Fra|Lähettäjä|Od|От|Від|Kimden|Gönderen|Feladó|Από|差出人|发件人|寄件者|"
-    r"보낸 ?사람)\s*[:：]",
-    re.IGNORECASE,
-)
-_SUBJECT = re.compile(
-    r"[*\s]*(?:Subject|Betreff|Objet|Asunto|Oggetto|Assunto|Onderwerp|Ämne|Emne|Aihe|Temat|Předmět|Тема|Konu|"
-    r"Tárgy|Θέμα|Subiect|件名|主题|主旨|제목)\s*[:：]",
-    re.IGNORECASE,
-)
+_WROTE = (pattern(r"\b", "wrote", r"\b"), pattern("", "wrote_without_spaces", ""))
+_BEGINS = pattern(r"[^\W\d]{2,4}\.?,? \d|\d+[./年-]|", "begins", r"\b")
+_FROM, _SUBJECT = (pattern(r"[*\s]*", name, r"\s*[:：]") for name in ("from", "subject"))
 _LABEL = re.compile(r"[*\s]*[^\W\d][^:：]{0,25}[:：]")
 _RULE = re.compile(r"\s*(?:_{5,}|[-=]{4,}(?:.*[^-=\s].*[-=]{4,})?)\s*")
-_ORIGINAL = re.compile(
-    r"\s*-{2,}\s*(?:Original Message|Ursprüngliche Nachricht|Message d'origine|Mensaje original|"
-    r"Messaggio originale|Mensagem original|Oorspronkelijk bericht|Oprindelig meddelelse|"
-    r"Исходное сообщение|原始邮件)\s*-+",
-    re.IGNORECASE,
-)
-_SENT_FROM = re.compile(
-    r"(?:Sent from (?:my|Outlook|Yahoo|Mail)|Get Outlook for|Von meinem .* gesendet|Gesendet von mein|"
-    r"Envoyé de mon|Enviado desde mi|Inviato da(?:l mio)? iP|Verzonden vanaf|Skickat från min|Sendt fra min)"
-    r".{0,40}",
-    re.IGNORECASE,
-)
+_ORIGINAL = pattern(r"\s*-{2,}\s*", "original", r"\s*-+")
+_SENT_FROM = pattern("", "sent_from", ".{0,40}")
 _CLOSED = re.compile(r"(?:[:：]|\w -{2,})$")  # how the last line of an announcement ends
 _HEADERS = 6  # lines with text from "From" to "Subject", at most
 _WRAPPED = 4  # lines of an announcement, at most
@@ -87,10 +70,10 @@ def _announcement(lines: Sequence[str], quoted: Sequence[bool], end: int) -> int
         if not lines[at] or quoted[at] or (text and lines[at].endswith((".", "!", "?", ":"))):
             break
         text = f"{lines[at].strip()} {text}"
-        says_who = bool(_ADDRESS.search(text) or _WROTE.search(text))
-        if says_who and (start is None or _DATE.search(text)):
+        dated = _DATE.search(text)
+        if (dated or start is None) and any(one.search(text) for one in (_ADDRESS, *_WROTE)):
             start = at
-            if _DATE.search(text):
+            if dated:
                 break
     if start and lines[above := start - 1] and not quoted[above]:
         begins = _BEGINS.match(lines[above]) and re.search(r"\d", lines[above])
@@ -167,10 +150,12 @@ class _Text(HTMLParser):
         tags, kinds = zip(*self._open, strict=True) if self._open else ((), ())
         if self._over or "hidden" in kinds:
             return
-        first, *more = data.split("\n") if "pre" in tags else [re.sub(r"[ \t\r\n\f]+", " ", data)]
-        for line in (first, *more):
-            self._lines += [""] * (line is not first)
-            self._lines[-1] += line if self._lines[-1] else f"{'> ' * kinds.count('quote')}{line.lstrip(' ')}"
+        lines = data.split("\n") if "pre" in tags else [re.sub(r"[ \t\r\n\f]+", " ", data)]
+        for number, line in enumerate(lines):
+            self._lines += [""] * bool(number)
+            if not self._lines[-1]:
+                line = "> " * kinds.count("quote") + (line if "pre" in tags else line.lstrip(" "))
+            self._lines[-1] += line
 
     def _begin_line(self) -> None:
         self._lines += [""] * bool(self._lines[-1].strip("> "))

@@ -8,7 +8,6 @@ iterable of mappings) are tables too.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,8 +16,7 @@ import numpy as np
 from pbr_jax.base.types import UserError
 from pbr_jax.data import json_stream, tables
 from pbr_jax.data.records import kind, whole
-from pbr_jax.importing import mail
-from pbr_jax.importing.chats import Chats
+from pbr_jax.importing import chats, mail
 from pbr_jax.importing.left_out import LeftOut
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".mbox")
@@ -65,9 +63,8 @@ def rows(source: str | Path | Iterable[Any], left_out: LeftOut | None = None) ->
     rows when they are reached.
     """
     left_out = LeftOut() if left_out is None else left_out
-    conversations = Chats(left_out)
-    found = (row for record in _records(source, left_out) for row in conversations.rows(*record))
-    yield from (Row(_flat(values, place), place) for values, place in chain(found, conversations.end()))
+    found = chats.rows(_records(source, left_out), left_out)
+    yield from (Row(_flat(values, place), place) for values, place in found)
 
 
 def _records(
@@ -85,9 +82,13 @@ def _records(
         raise UserError(
             f"{path}: found no table in the folder, wanted files that end in {', '.join(SUFFIXES)}"
         )
+    if unread := next((path for path in paths if not path.is_file()), None):
+        raise UserError(f"{unread}: found no file that can be read, wanted a table; take it out, or mend it")
+    mailboxes = [path for path in paths if _format(path) == ".mbox"]
+    yield from mail.rows(mailboxes, left_out)  # together, since a message may answer one of another file
     columns: list[str] = []
-    for one in paths:
-        table = _of_file(one, left_out)
+    for one in (path for path in paths if path not in mailboxes):
+        table = _of_file(one)
         first = next(table, None)
         if first is None:
             continue
@@ -114,9 +115,7 @@ def _format(path: Path) -> str:
     return inner if suffix != ".gz" or inner in _PACKED else suffix
 
 
-def _of_file(path: Path, left_out: LeftOut) -> Iterator[tuple[Mapping[str, Any], str]]:
-    if not path.is_file():
-        raise UserError(f"{path}: found no file that can be read, wanted a table; take it out, or mend it")
+def _of_file(path: Path) -> Iterator[tuple[Mapping[str, Any], str]]:
     form = _format(path)
     if form in _COLUMNS:
         records = tables.parquet(path) if form == ".parquet" else tables.separated(path)
@@ -126,8 +125,6 @@ def _of_file(path: Path, left_out: LeftOut) -> Iterator[tuple[Mapping[str, Any],
         records = (json_stream.records if listed else json_stream.lines)(path, unique=True)
         for number, record in enumerate(records, start=1):
             yield record.values, f"{path}: row {number}"
-    elif form == ".mbox":
-        yield from mail.rows(path, left_out)
     else:
         raise UserError(
             f"{path}: found a file that ends in {path.suffix!r}, wanted {', '.join(SUFFIXES)}, or one of "

@@ -115,7 +115,7 @@ def test_a_line_that_begins_with_from_is_no_quote(tmp_path: Path) -> None:
     """mbox writes it as ">From ", and what began so with one mark more."""
     box = mailbox.mbox(tmp_path / "t.mbox")
     mail = EmailMessage()
-    mail["From"], mail["Date"] = "a@b.c", "Sat, 3 Feb 2024 14:05:00 +0000"
+    mail["From"], mail["Date"], mail["Subject"] = "a@b.c", "Sat, 3 Feb 2024 14:05:00 +0000", "s"
     mail.set_content("Hello,\nFrom here on all is well.\n\nBye\n> quoted\n")
     box.add(mail)
     box.close()
