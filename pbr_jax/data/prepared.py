@@ -1,36 +1,39 @@
 """Benchmarks in array_record files: written once, read anywhere, shuffled and resumed by grain.
 
-`prepare` writes a benchmark through its TensorFlow Datasets builder (`tfds_builders.py`), `examples` streams
-it back, `loader` serves it in batches. All three need the extra `data`, none needs TensorFlow.
+`prepare` writes one file for each split, `examples` streams it back, `loader` serves it in batches. A record
+is an example as JSON. All three need the extra `data`. `dataset_info.json` says what was prepared.
 
 >>> prepared = prepare(Benchmark(name="lamp_7", root="LaMP_7"), "prepared")  # doctest: +SKIP
 >>> batches = loader(prepared, "train", batch_size=32, seed=0)  # doctest: +SKIP
 >>> first, state = next(batches), batches.get_state()  # doctest: +SKIP
 """
 
-import contextlib
 import difflib
+import json
 import shutil
-import sys
-import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
+from contextlib import closing
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pbr_jax.base.files import private_folder
+from pbr_jax.base import terminal
+from pbr_jax.base.files import new_folder, parse_json, private_folder, write_text
 from pbr_jax.base.locks import locked
-from pbr_jax.base.types import Example, UserError
-from pbr_jax.data import passages, tfds_folder, users
+from pbr_jax.base.types import Document, Example, UserError
+from pbr_jax.data import passages, users
 from pbr_jax.data.reader import Reader
 from pbr_jax.data.records import Note
-from pbr_jax.data.tfds_folder import VERSION, Folder, Rows
+from pbr_jax.data.tfds_folder import INFO, Rows, package, read_info, readable
 from pbr_jax.options import Benchmark
 
 if TYPE_CHECKING:
     import grain
 
-DATASET = "pbr_jax"  # TFDS's name of our builder
+DATASET = "pbr_jax"
+VERSION = "4.0.0"  # raise it whenever a reader makes other examples of the same files
+
+_Info = dict[str, Any]  # what dataset_info.json holds
 
 
 def prepare(benchmark: Benchmark, folder: str | Path) -> Path:
@@ -42,37 +45,65 @@ def prepare(benchmark: Benchmark, folder: str | Path) -> Path:
     """
     from pbr_jax import data  # which reads what we prepare
 
-    for name in ("tensorflow_datasets", "array_record", "importlib_resources"):
-        tfds_folder.package(name)
-    from pbr_jax.data.tfds_builders import PbrJax
-
-    data.splits(benchmark)  # a wrong name or root is told before anything is made
+    package("array_record.python.array_record_module")
+    splits = [replace(benchmark, split=split) for split in data.splits(benchmark)]
     path = Path(folder) / DATASET / benchmark.name / VERSION
     try:
-        private_folder(path.parent)  # TFDS's own files are as the umask says
+        private_folder(path.parent)
     except OSError as error:
         raise UserError(f"cannot write to {folder}: {error.strerror}; choose another --out") from error
-    with locked(path.with_name(f"{VERSION}.lock")), tempfile.TemporaryDirectory() as downloads:
+    with locked(path.with_name(f"{VERSION}.lock")):
+        source = {split.split: data.fingerprint(split) for split in splits}
         if path.exists():
-            return _same(path, benchmark)
-        for left in path.parent.glob(f"incomplete.*_{VERSION}"):
+            if _read(path)["source"] != source:
+                raise UserError(
+                    f"{path}: found {benchmark.name} prepared from other files than those in "
+                    f"{benchmark.root}; remove that folder or choose another one to prepare into"
+                )
+            return path
+        for left in path.parent.glob(f".{VERSION}.*.partial"):
             shutil.rmtree(left)
-        builder = PbrJax(config=benchmark.name, root=benchmark.root, data_dir=str(folder))
-        with contextlib.redirect_stdout(sys.stderr):  # TFDS tells there what it does
-            builder.download_and_prepare(download_dir=downloads)
+        with new_folder(path) as partial:
+            for split in splits:
+                _write(_file(partial, split.split), data.read(split), split)
+            alone = [split.split for split in splits if data.question_users(split)]
+            info = {"name": DATASET, "configName": benchmark.name, "version": VERSION}
+            write_text(partial / INFO, json.dumps({**info, "source": source, "question_users": alone}))
     return path
 
 
-def _same(path: Path, benchmark: Benchmark) -> Path:
-    from pbr_jax import data
-
-    splits = (replace(benchmark, split=split) for split in data.splits(benchmark))
-    if tfds_folder.load(path).metadata.get("source") != {s.split: data.fingerprint(s) for s in splits}:
+def _write(path: Path, examples: Iterator[Example], benchmark: Benchmark) -> None:
+    """Writes the examples of a split. Raises UserError where there are none."""
+    count = 0
+    try:
+        writer = package("array_record.python.array_record_module").ArrayRecordWriter
+        with closing(writer(str(path), "group_size:1")) as file:
+            for example in terminal.bar(examples, desc=f"{benchmark.split} examples"):
+                file.write(to_json(example).encode())
+                count += 1
+    except RuntimeError as error:  # of the C++ library that writes it
+        raise UserError(f"cannot write: {error}; free some space or choose another --out") from error
+    if not count:
         raise UserError(
-            f"{path}: found {benchmark.name} prepared from other files than those in {benchmark.root}; "
-            "remove that folder or choose another one to prepare into"
+            f"{benchmark.root}: found no example in the split {benchmark.split}; take it as released"
         )
-    return path
+
+
+def to_json(example: Example) -> str:
+    """An example as JSON."""
+    return json.dumps(asdict(example), ensure_ascii=False)
+
+
+def from_json(record: bytes) -> Example:
+    """The inverse of `to_json`."""
+    values = parse_json(record)
+    values["profile"] = tuple(
+        Document(**{**one, "span": tuple(one["span"]), "turns": tuple(one["turns"])})
+        for one in values["profile"]
+    )
+    values["relevant"] = tuple(map(tuple, values["relevant"]))
+    values |= {name: tuple(values[name]) for name in ("alternatives", "options")}
+    return Example(**values)
 
 
 def examples(folder: str | Path, split: str) -> Iterator[Example]:
@@ -80,9 +111,9 @@ def examples(folder: str | Path, split: str) -> Iterator[Example]:
 
     `folder` is what `prepare` returned, or what it was given if one benchmark lies there. Users are named as
     `pbr_jax.data.read` names them where the training split is called "train". UserError at
-    once for a folder without prepared data, one in the tfrecord format, and an unknown split.
+    once for a folder without prepared data, and an unknown split.
     """
-    return map(tfds_folder.example, _rows(_open(folder), split))
+    return map(from_json, _rows(_open(folder), split))
 
 
 def loader(
@@ -110,88 +141,96 @@ def loader(
         raise UserError(f"seed is {seed}, want a number from 0 to {2**32 - 1}")
     if not 0 <= process_index < process_count:
         raise UserError(f"process_index is {process_index}, want a number from 0 to {process_count - 1}")
-    grain = tfds_folder.package("grain")
+    grain = package("grain")
     shuffled = grain.MapDataset.source(_rows(_open(folder), split)).shuffle(seed)
-    share = shuffled[process_index::process_count].map(tfds_folder.example)
+    share = shuffled[process_index::process_count].map(from_json)
     batches = share.batch(batch_size, batch_fn=list).repeat(num_epochs)
     ahead = grain.ReadOptions(num_threads=2, prefetch_buffer_size=2)
     return batches.to_iter_dataset(ahead).__iter__()
 
 
-def find(benchmark: Benchmark) -> Folder | None:
-    """The prepared dataset that the root holds, None where the root holds other files."""
-    if not benchmark.root:
-        return None
-    folder = tfds_folder.find(benchmark.root, DATASET, benchmark.name)
-    return folder if folder is not None and folder.dataset == DATASET else None
+def find(benchmark: Benchmark) -> Path | None:
+    """The folder of the prepared dataset that the root holds, None where the root holds other files."""
+    return _found(Path(benchmark.root), benchmark.name) if benchmark.root else None
+
+
+def _found(root: Path, benchmark: str = "*") -> Path | None:
+    """The folder of a dataset's newest version. Raises UserError where several benchmarks leave a choice."""
+    if (root / INFO).is_file():
+        return root if read_info(root).get("name") == DATASET else None
+    versions = [info.parent for info in root.glob(f"{DATASET}/{benchmark}/[0-9]*/{INFO}")]
+    if len(several := sorted({path.parent.name for path in versions})) > 1:
+        raise UserError(
+            f"{root}: found several prepared benchmarks ({', '.join(several)}), wanted one; "
+            "name the folder of one of them"
+        )
+    return max(versions, key=lambda path: path.name) if versions else None
+
+
+def _open(folder: str | Path) -> Path:
+    if (path := _found(Path(folder))) is None:
+        raise UserError(
+            f"{folder}: found no prepared dataset, wanted one that `pbr-jax data prepare --out FOLDER` wrote"
+        )
+    return path
+
+
+def _of(benchmark: Benchmark) -> tuple[Path, _Info]:
+    path = find(benchmark)
+    assert path is not None
+    if (found := read_info(path).get("configName")) != benchmark.name:
+        raise UserError(f"{path}: found {found}, wanted {benchmark.name}; set --benchmark.name")
+    return path, _read(path)
+
+
+def _read(path: Path) -> _Info:
+    """What a folder of ours holds. Raises UserError where another version wrote it."""
+    if (info := read_info(path)).get("version") != VERSION:
+        raise UserError(f"{path}: found version {info.get('version')}, wanted {VERSION}; prepare it again")
+    return info
+
+
+def _file(path: Path, split: str) -> Path:
+    return path / f"{split}.array_record"
+
+
+def _rows(path: Path, split: str) -> Rows:
+    splits = _read(path)["source"]
+    if split not in splits:
+        near = difflib.get_close_matches(split, splits, n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"wanted one of {', '.join(splits)}"
+        raise UserError(f"{path}: found no split {split!r}; {hint}")
+    source = package("array_record.python.array_record_data_source").ArrayRecordDataSource
+    with readable(path):
+        return Rows(source(str(_file(path, split))), path)
 
 
 def _layout(benchmark: Benchmark) -> dict[str, tuple[Path, ...]]:
-    folder = _of(benchmark)
-    return {split: folder.shards[name] for split, name in _names(folder).items()}
+    path, info = _of(benchmark)
+    return {split: (_file(path, split),) for split in info["source"]}
 
 
 def _question_users(benchmark: Benchmark) -> bool:
-    return benchmark.split in _alone(_of(benchmark))
+    return benchmark.split in _of(benchmark)[1]["question_users"]
 
 
 def _examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
     """The examples in the order of the official files; repairs were noted when these were read."""
-    folder = _of(benchmark)
+    path, info = _of(benchmark)
     for field in ("form", "inter_turns"):
         if (wanted := getattr(benchmark, field)) != (prepared := getattr(Benchmark, field)):
             raise UserError(
-                f"{folder.path}: found {benchmark.name} prepared with benchmark.{field} {prepared!r}, wanted "
+                f"{path}: found {benchmark.name} prepared with benchmark.{field} {prepared!r}, wanted "
                 f"{wanted!r}; set --benchmark.root to the released files"
             )
-    found, alone = map(tfds_folder.example, _rows(folder, benchmark.split)), _alone(folder)
+    found, alone = map(from_json, _rows(path, benchmark.split)), frozenset(info["question_users"])
     if (known := passages.counterparts(benchmark)) is not None:
         found = map(known.joined, found)
     if benchmark.training == Benchmark().training:  # users were named for it
         return found
-    if benchmark.split in alone and benchmark.training in set(_names(folder)) - alone:
-        raise users.two_kinds(benchmark, folder.path)
-    return (users.renamed(example, benchmark, alone, folder.path) for example in found)
-
-
-def _alone(folder: Folder) -> frozenset[str]:
-    """The splits whose questions are users by themselves."""
-    return frozenset(folder.metadata.get("question_users", ()))
-
-
-def _of(benchmark: Benchmark) -> Folder:
-    folder = find(benchmark)
-    if folder is None or folder.config != benchmark.name:
-        found = folder.config if folder is not None else "no prepared dataset"
-        raise UserError(f"{benchmark.root}: found {found}, wanted {benchmark.name}; set --benchmark.name")
-    return folder
-
-
-def _open(folder: str | Path) -> Folder:
-    dataset = tfds_folder.find(folder, DATASET)
-    if dataset is None or dataset.dataset != DATASET:
-        what = "no prepared dataset" if dataset is None else f"the dataset {dataset.dataset}"
-        raise UserError(f"{folder}: found {what}, wanted one that `pbr-jax data prepare --out FOLDER` wrote")
-    return dataset
-
-
-def _names(folder: Folder) -> dict[str, str]:
-    """TFDS's name of each split by ours; UserError where the folder is not one that we read."""
-    if folder.version != VERSION:
-        raise UserError(f"{folder.path}: found version {folder.version}, wanted {VERSION}; prepare it again")
-    names = folder.metadata.get("splits", {})
-    if set(names.values()) != set(folder.shards):
-        raise UserError(f"{folder.path}: found no metadata.json with its splits; copy the whole folder")
-    return names
-
-
-def _rows(folder: Folder, split: str) -> Rows:
-    names = _names(folder)
-    if split not in names:
-        near = difflib.get_close_matches(split, names, n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"wanted one of {', '.join(names)}"
-        raise UserError(f"{folder.path}: found no split {split!r}; {hint}")
-    return tfds_folder.rows(folder, names[split])
+    if benchmark.split in alone and benchmark.training in set(info["source"]) - alone:
+        raise users.two_kinds(benchmark, path)
+    return (users.renamed(example, benchmark, alone, path) for example in found)
 
 
 READER = Reader(

@@ -6,37 +6,33 @@ whole. Only shards in the array_record format can be read without TensorFlow.
 """
 
 import importlib
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from pbr_jax.base.files import parse_json
-from pbr_jax.base.types import Document, Example, UserError
+from pbr_jax.base.types import UserError
 
 INFO = "dataset_info.json"
 _FORMAT = "array_record"
-VERSION = "3.0.0"  # of ours: raise it whenever a reader makes other examples of the same files
 
 Row = Mapping[str, Any]
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 
 class Folder(NamedTuple):
-    """One version of a dataset: the shards of its splits in order, and what its builder noted."""
+    """One version of a dataset, with the shards of its splits in order."""
 
     path: Path
     dataset: str
-    config: str
-    version: str
     shards: Mapping[str, tuple[Path, ...]]
-    metadata: Mapping[str, Any]
 
 
-def find(root: str | Path, dataset: str, config: str = "*") -> Folder | None:
+def find(root: str | Path, dataset: str) -> Folder | None:
     """The dataset in `root`, None where there is none.
 
     `root` is either the folder of one version, whatever dataset that is, or a TFDS data_dir, of which the
@@ -46,20 +42,20 @@ def find(root: str | Path, dataset: str, config: str = "*") -> Folder | None:
     root = Path(root)
     if (root / INFO).is_file():
         return load(root)
-    patterns = (f"{config}/*", "*") if config == "*" else (f"{config}/*",)
-    infos = (info for pattern in patterns for info in (root / dataset).glob(f"{pattern}/{INFO}"))
+    infos = (info for pattern in ("*/*", "*") for info in (root / dataset).glob(f"{pattern}/{INFO}"))
     versions = [info.parent for info in infos if _VERSION.fullmatch(info.parent.name)]
     if len(several := sorted({path.parent.name for path in versions})) > 1:
         raise UserError(
             f"{root}: found several configurations of {dataset} ({', '.join(several)}), wanted one; "
             "set --benchmark.root to the folder of one version"
         )
-    return load(max(versions, key=_number)) if versions else None
+    newest = max(versions, key=lambda path: [*map(int, path.name.split("."))], default=None)
+    return None if newest is None else load(newest)
 
 
 def load(path: Path) -> Folder:
     """The dataset in the folder of a version; UserError where it is damaged or not array_record."""
-    info, metadata = _json(path / INFO), path / "metadata.json"
+    info = read_info(path)
     form = info.get("fileFormat", "tfrecord")
     if form != _FORMAT:
         raise UserError(
@@ -68,64 +64,60 @@ def load(path: Path) -> Folder:
         )
     name = str(info.get("name"))
     splits = {split["name"]: len(split.get("shardLengths", ())) for split in info.get("splits", ())}
-    return Folder(
-        path=path,
-        dataset=name,
-        config=info.get("configName", ""),
-        version=info.get("version", ""),
-        shards={
-            split: tuple(path / f"{name}-{split}.{_FORMAT}-{i:05}-of-{count:05}" for i in range(count))
-            for split, count in splits.items()
-        },
-        metadata=_json(metadata) if metadata.is_file() else {},
-    )
+    shards = {
+        split: tuple(path / f"{name}-{split}.{_FORMAT}-{i:05}-of-{count:05}" for i in range(count))
+        for split, count in splits.items()
+    }
+    return Folder(path, name, shards)
+
+
+def read_info(path: Path) -> dict[str, Any]:
+    """What the folder of a version says of itself; UserError where that cannot be read."""
+    try:
+        info = parse_json((path / INFO).read_bytes())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path / INFO}: cannot be read ({error}); prepare the dataset again") from error
+    if not isinstance(info, dict):
+        raise UserError(f"{path / INFO}: found no JSON object, wanted one; prepare the dataset again")
+    return info
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Raises UserError for what the C++ library that reads array_record refuses."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise UserError(
+            f"{path}: cannot be read ({error}); copy the folder again or prepare it anew"
+        ) from error
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a split with random access, texts as bytes; UserError where one cannot be read."""
+    """The rows of a split with random access; UserError where one cannot be read."""
 
-    source: Any  # TFDS's, of whose errors this makes ours
+    source: Any
     path: Path
 
     def __len__(self) -> int:
         return len(self.source)
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[Any]:
         return map(self.__getitem__, range(len(self)))
 
-    def __getitem__(self, index: int) -> Row:
-        try:
+    def __getitem__(self, index: int) -> Any:
+        with readable(self.path):
             return self.source[index]
-        except RuntimeError as error:  # of the C++ library that reads a shard
-            raise UserError(
-                f"{self.path}: row {index} cannot be read ({error}); copy the folder again or prepare it anew"
-            ) from error
 
 
 def rows(folder: Folder, split: str) -> Rows:
-    """The rows of a split, under TFDS's name of it; UserError for a missing package or shard."""
+    """The rows of a split, texts as bytes, under TFDS's name of it; UserError for a missing package or
+    shard."""
     if missing := next((shard for shard in folder.shards[split] if not shard.is_file()), None):
         raise UserError(f"{missing}: found no such file, wanted it for {split}; copy the whole folder")
     builder = package("tensorflow_datasets").builder_from_directory(folder.path)
     return Rows(builder.as_data_source(split), folder.path)
-
-
-def written(example: Example) -> str:
-    """An example as JSON."""
-    return json.dumps(asdict(example), ensure_ascii=False)
-
-
-def example(row: Row) -> Example:
-    """The example of a row that TFDS read."""
-    values = parse_json(row["example"])
-    values["profile"] = tuple(
-        Document(**{**one, "span": tuple(one["span"]), "turns": tuple(one["turns"])})
-        for one in values["profile"]
-    )
-    values["relevant"] = tuple(map(tuple, values["relevant"]))
-    values |= {name: tuple(values[name]) for name in ("alternatives", "options")}
-    return Example(**values)
 
 
 def text(value: bytes) -> str:
@@ -147,17 +139,3 @@ def package(name: str) -> ModuleType:
             f"found no package {error.name}, wanted it to read and write prepared data; "
             "pip install 'pbr-jax[data]'"
         ) from error
-
-
-def _number(version: Path) -> tuple[int, ...]:
-    return tuple(map(int, version.name.split(".")))
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        value = parse_json(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read ({error}); prepare the dataset again") from error
-    if not isinstance(value, dict):
-        raise UserError(f"{path}: found no JSON object, wanted one; prepare the dataset again")
-    return value

@@ -153,7 +153,7 @@ def test_the_form_is_a_part_of_the_datas_key_and_of_longmemeval_alone(tmp_path: 
 
 
 def test_prepared_data_are_of_the_official_form_alone(tmp_path: Path) -> None:
-    pytest.importorskip("tensorflow_datasets")
+    pytest.importorskip("array_record")
     benchmark = write(tmp_path, question())
     there = replace(benchmark, root=str(prepared.prepare(benchmark, tmp_path / "prepared")))
     assert only(there) == only(benchmark)

@@ -180,7 +180,7 @@ def test_a_folder_of_another_set_is_refused(tmp_path: Path) -> None:
 def test_a_catalogue_folder_is_prepared_for_the_loader(tmp_path: Path) -> None:
     rows = [web(f"q{i}?", f"a{i}", f"b{i}") for i in range(5)]
     path = catalogue(tmp_path / "tfds", "web_questions", {"train": rows, "test": rows[:1]})
-    with pytest.raises(UserError, match="found the dataset web_questions, wanted one that"):
+    with pytest.raises(UserError, match="found no prepared dataset, wanted one that"):
         prepared.examples(path, "train")
     ours = prepared.prepare(Benchmark(name="web_questions", root=str(path)), tmp_path / "ours")
     (batch,) = prepared.loader(ours, "train", batch_size=5, seed=0)

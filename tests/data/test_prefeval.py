@@ -211,7 +211,7 @@ def test_a_file_with_any_value_in_it_is_read_or_refused_in_one_line(
 
 
 def test_prepared_data_are_of_ten_turns(tmp_path: Path) -> None:
-    pytest.importorskip("tensorflow_datasets")
+    pytest.importorskip("array_record")
     between = [talk(*map(str, range(24)))]
     benchmark = write(tmp_path / "data", between=between, inter_turns=10)
     path = str(prepared.prepare(benchmark, tmp_path / "prepared"))

@@ -19,7 +19,7 @@ from pbr_jax import data
 from pbr_jax.base.types import Document, Example, UserError
 from pbr_jax.cli.main import main
 from pbr_jax.config import Benchmark
-from pbr_jax.data import prepared, tfds_folder
+from pbr_jax.data import prepared
 
 ROOT = Path(__file__).parents[2]
 
@@ -98,7 +98,7 @@ def test_several_benchmarks_share_a_folder(tweets: Benchmark, folder: Path, tmp_
     assert len(list(data.read(Benchmark(name="lamp_7", root=both)))) == 11
     assert [example.target for example in data.read(Benchmark(name="nq_open", root=both))] == ["Ann"]
     error = message(prepared.examples, both, "dev")
-    assert "found several configurations of pbr_jax (lamp_7, nq_open), wanted one" in error
+    assert "found several prepared benchmarks (lamp_7, nq_open), wanted one" in error
 
 
 def test_a_malformed_record_leaves_nothing(tweets: Benchmark, tmp_path: Path) -> None:
@@ -124,18 +124,17 @@ def test_a_split_without_examples_leaves_nothing(tmp_path: Path) -> None:
 KILLED = """
 import os, signal, sys
 from pbr_jax.config import Benchmark
-from pbr_jax.data import prepared, tfds_builders
-write, count = tfds_builders.written, 0
+from pbr_jax.data import prepared
+write, count = prepared.to_json, 0
 
-def written(example):
+def to_json(example):
     global count
     count += 1
     if count == 6:
         os.kill(os.getpid(), signal.SIGKILL)
     return write(example)
 
-tfds_builders.written = written
-tfds_builders.SHARD_BYTES = 1
+prepared.to_json = to_json
 prepared.prepare(Benchmark(name="lamp_7", root=sys.argv[1]), sys.argv[2])
 """
 
@@ -146,7 +145,7 @@ def test_a_killed_preparation_is_not_taken_for_finished_and_the_next_one_clears_
     out = tmp_path / "prepared"
     command = [sys.executable, "-c", KILLED, tweets.root, str(out)]
     assert subprocess.run(command, capture_output=True, check=False).returncode == -signal.SIGKILL
-    (left,) = (out / "pbr_jax" / "lamp_7").glob("incomplete.*")
+    (left,) = (out / "pbr_jax" / "lamp_7").glob(".*.partial")
     assert list(left.iterdir())
     assert "found no prepared dataset" in message(prepared.examples, out, "dev")
     assert "found no prepared dataset" in message(prepared.examples, left, "dev")
@@ -201,7 +200,7 @@ EXAMPLES = st.builds(
 
 @given(EXAMPLES)
 def test_any_example_comes_back_equal(example: Example) -> None:
-    found = tfds_folder.example({"example": tfds_folder.written(example).encode()})
+    found = prepared.from_json(prepared.to_json(example).encode())
     assert found == example
     for one, other in zip(found.profile, example.profile):
         assert list(one.fields.items()) == list(other.fields.items())
@@ -221,19 +220,6 @@ def test_a_folder_of_another_kind_is_refused(tweets: Benchmark, tmp_path: Path) 
         assert f"{root}: found no prepared dataset, {wanted}" in message(prepared.examples, root, "dev")
 
 
-def test_a_folder_in_the_tfrecord_format_is_refused(folder: Path) -> None:
-    info = folder / "dataset_info.json"
-    info.write_text(info.read_text().replace('"array_record"', '"tfrecord"'))
-    wanted = "found the file format tfrecord, wanted array_record"
-    assert wanted in message(prepared.examples, folder, "dev")
-    assert wanted in message(data.read, Benchmark(name="lamp_7", root=str(folder)))
-
-
-def test_a_folder_without_the_names_of_its_splits_is_refused(folder: Path) -> None:
-    (folder / "metadata.json").unlink()
-    assert "found no metadata.json with its splits" in message(prepared.examples, folder, "dev")
-
-
 def test_data_of_another_version_is_refused(folder: Path) -> None:
     info = folder / "dataset_info.json"
     info.write_text(info.read_text().replace(f'"version": "{prepared.VERSION}"', '"version": "0.9.0"'))
@@ -244,22 +230,20 @@ def test_data_of_another_version_is_refused(folder: Path) -> None:
 
 @pytest.mark.parametrize("size", [0, 100, -1])
 def test_a_damaged_shard_is_one_line(size: int, folder: Path) -> None:
-    (shard,) = folder.glob("*array_record*")
+    (shard,) = folder.glob("*.array_record")
     shard.write_bytes(shard.read_bytes()[:size])
-    for read in (prepared.examples(folder, "dev"), prepared.loader(folder, "dev", batch_size=2, seed=0)):
-        error = message(list, read)
-        assert f"{folder}: row " in error
-        assert "cannot be read" in error
+    for error in (message(lambda: list(prepared.examples(folder, "dev"))), message(served, folder)):
+        assert f"{folder}: cannot be read" in error
 
 
-@pytest.mark.parametrize("package", ["tensorflow_datasets", "grain", "importlib_resources"])
+@pytest.mark.parametrize("package", ["array_record", "grain"])
 def test_a_missing_package_is_one_line(package: str, tweets: Benchmark, folder: Path) -> None:
     """In a process of its own: what is imported stays."""
     code = f"""
 import sys
 sys.modules[{package!r}] = None
 from pbr_jax.config import Benchmark
-from pbr_jax.data import prepared, tfds_folder
+from pbr_jax.data import prepared
 from pbr_jax.base.types import Document, Example, UserError
 try:
     if {package!r} == "grain":

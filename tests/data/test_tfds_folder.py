@@ -19,9 +19,9 @@ def make(path: Path, name: str = "squad", **changes: Any) -> Path:
     return path
 
 
-def error_of(root: Path, dataset: str = "squad", config: str = "*") -> str:
+def error_of(root: Path, dataset: str = "squad") -> str:
     with pytest.raises(UserError) as error:
-        tfds_folder.find(root, dataset, config)
+        tfds_folder.find(root, dataset)
     assert "\n" not in str(error.value)
     return str(error.value)
 
@@ -32,8 +32,7 @@ def test_the_shards_of_every_split_are_listed_in_order(tmp_path: Path) -> None:
         "train": ["squad-train.array_record-00000-of-00002", "squad-train.array_record-00001-of-00002"],
         "validation": ["squad-validation.array_record-00000-of-00001"],
     }
-    assert (folder.path, folder.dataset, folder.config) == (tmp_path / "1.0.0", "squad", "")
-    assert folder.metadata == {}
+    assert (folder.path, folder.dataset) == (tmp_path / "1.0.0", "squad")
 
 
 def test_a_data_dir_leads_to_the_newest_version(tmp_path: Path) -> None:
@@ -48,12 +47,9 @@ def test_a_data_dir_leads_to_the_one_configuration(tmp_path: Path) -> None:
     path = make(tmp_path / "squad" / "v1.1" / "3.0.0", configName="v1.1")
     found = tfds_folder.find(tmp_path, "squad")
     assert found is not None
-    assert (found.path, found.config) == (path, "v1.1")
+    assert found.path == path
     make(tmp_path / "squad" / "v2.0" / "3.0.0", configName="v2.0")
     assert "found several configurations of squad (v1.1, v2.0), wanted one" in error_of(tmp_path)
-    named = tfds_folder.find(tmp_path, "squad", "v1.1")
-    assert named is not None
-    assert named.path == path
 
 
 def test_an_unfinished_version_and_other_datasets_are_not_found(tmp_path: Path) -> None:
