@@ -182,15 +182,19 @@ class Counts(NamedTuple):
 
 
 def differences(
-    rows: Sequence[Row], names: Sequence[str], reference: Row, *, explained: bool = True
+    rows: Sequence[Row],
+    names: Sequence[str],
+    reference: Row,
+    by_row: Sequence[Mapping[str, Difference]],
+    *,
+    explained: bool = True,
 ) -> list[Block]:
     """The table of differences from the reference, how to read it, and sentences on pairs that have none.
 
-    A difference is bold where it is shown (`is_shown`). `explained`: False where the section has said before
-    how intervals and p come about.
+    A difference is bold where it is shown (`is_shown`). `by_row`: the differences of all rows but the
+    reference (`paired`). `explained`: False where the section has said before how intervals and p come about.
     """
     others = [row for row in rows if row is not reference]
-    by_row = [paired(row, reference, names) for row in others]
     counts = [_discordant(row, reference, names) for row in others]
     binary = [name for name in names if any(name in one for one in counts)]
     corrected = corrected_p(by_row)

@@ -1,7 +1,6 @@
-"""Pictures: the course of a metric over a number that was varied or measured, vectors on a plane."""
+"""Pictures: the course of a metric over a stream, vectors on a plane."""
 
 import io
-import math
 import re
 import warnings
 from collections.abc import Mapping, Sequence
@@ -18,18 +17,6 @@ _SETTINGS: dict[Any, Any] = {
     "axes.spines.right": False,
     "svg.hashsalt": "report",
 }
-
-
-@dataclass(frozen=True, order=True)
-class Point:
-    """A value with its interval (of no width where unknown); `x` is None off the varied axis, and infinite
-    where what is varied has no bound."""
-
-    label: str
-    value: float
-    low: float
-    high: float
-    x: float | None = None
 
 
 @dataclass(frozen=True)
@@ -51,29 +38,6 @@ def available() -> bool:
     return True
 
 
-def lines(series: Mapping[str, Sequence[Point]], metric: str, field: str) -> Any:
-    """A line for each system over the varied field; systems that do not vary are dashed levels.
-
-    Where a value has no bound, values stand side by side at equal distances, it last.
-    """
-    figure, axes = _figure(height=4.0)
-    courses = {label: [p.x for p in points if p.x is not None] for label, points in series.items()}
-    ticks = sorted({x for xs in courses.values() if len(xs) > 1 for x in xs})
-    spread = {tick: float(i) if math.inf in ticks else tick for i, tick in enumerate(ticks)}
-    for i, (label, points) in enumerate(series.items()):
-        colour = _COLOURS[i % len(_COLOURS)]
-        if len(courses[label]) < 2:
-            axes.axhline(points[0].value, color=colour, ls="--", lw=1.4, label=_plain(label))
-            continue
-        known = sorted((spread[point.x], point) for point in points if point.x is not None)
-        xs, ordered = zip(*known, strict=True)
-        reach = list(zip(*map(_reach, ordered), strict=True))
-        axes.errorbar(xs, [point.value for point in ordered], yerr=reach, color=colour,
-                      marker="o", capsize=3, lw=1.6, label=_plain(label))  # fmt: skip
-    axes.set_xticks([*spread.values()], ["all" if tick == math.inf else f"{tick:g}" for tick in spread])
-    return _labelled(figure, field, metric, loc="best")
-
-
 def course(series: Mapping[str, Sequence[tuple[int, float, float]]], metric: str) -> Any:
     """Blocks of streams as (questions answered by their ends, metric of the block, metric of all questions so
     far): a dot for each block, a line for all so far."""
@@ -83,19 +47,10 @@ def course(series: Mapping[str, Sequence[tuple[int, float, float]]], metric: str
         colour = _COLOURS[i % len(_COLOURS)]
         axes.plot(ends, values, "o", color=colour, alpha=0.35, ms=4)
         axes.plot(ends, running, color=colour, lw=1.8, label=_plain(label))
-    return _labelled(figure, "questions answered", metric, loc="best")
-
-
-def against(points: Sequence[Point], metric: str, across: str) -> Any:
-    """Named points with intervals over their `x`, which is positive and on a logarithmic axis."""
-    figure, axes = _figure(height=max(4.4, 0.6 + 0.17 * len(points)))
-    for i, point in enumerate(points):
-        reach = [[reach] for reach in _reach(point)]
-        turn, colour = divmod(i, len(_COLOURS))
-        axes.errorbar(point.x, point.value, yerr=reach, color=_COLOURS[colour], marker="osD^v"[turn % 5],
-                      ls="", capsize=3, lw=1.4, label=_plain(point.label))  # fmt: skip
-    axes.set_xscale("log")
-    return _labelled(figure, across, metric, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8)
+    axes.set(xlabel="questions answered", ylabel=metric)
+    axes.grid(axis="y", color="#dddddd", lw=0.8)
+    axes.legend(frameon=False, loc="best")
+    return figure
 
 
 def plane(groups: Mapping[str, Float[np.ndarray, "_ d"]], title: str = "", marks: Sequence[Mark] = ()) -> Any:
@@ -157,19 +112,6 @@ def _figure(height: float) -> tuple[Any, Any]:
         figure = Figure(figsize=(8.0, height), layout="constrained")
         FigureCanvasAgg(figure)
         return figure, figure.add_subplot()
-
-
-def _labelled(figure: Any, across: str, metric: str, **legend: Any) -> Any:
-    (axes,) = figure.axes
-    axes.set(xlabel=across, ylabel=metric)
-    axes.grid(axis="y", color="#dddddd", lw=0.8)
-    axes.legend(frameon=False, **legend)
-    return figure
-
-
-def _reach(point: Point) -> tuple[float, float]:
-    """How far the interval reaches below and above the value."""
-    return max(0.0, point.value - point.low), max(0.0, point.high - point.value)
 
 
 def _plain(label: str) -> str:

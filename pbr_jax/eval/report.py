@@ -106,5 +106,5 @@ def _blocks(section: Section) -> list[Block]:
     if names:
         blocks.append(values(rows, names))
         if len(rows) > 1:
-            blocks += differences(rows, names, section.reference)
+            blocks += differences(rows, names, section.reference, section.compared)
     return [*blocks, *details(section, plots=False)]

@@ -1,39 +1,32 @@
 """A section of a report: the runs of one benchmark and split, with all that stands beside their tables."""
 
-import dataclasses
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from pbr_jax.base.types import UserError
-from pbr_jax.eval import plots
-from pbr_jax.eval.differences import ABSENT, differences, needs_texts, obstacles, same_variant
-from pbr_jax.eval.render import Block, Figure, Paragraph, Table
+from pbr_jax.eval.differences import ABSENT, differences, needs_texts, obstacles, paired, same_variant
+from pbr_jax.eval.render import Block, Paragraph, Table
 from pbr_jax.eval.runs import (
     SEEDS,
     Row,
     Run,
-    confidence_of,
-    differing_fields,
     near_targets,
     without_near_targets,
 )
+from pbr_jax.eval.significance import Difference
 from pbr_jax.eval.tables import (
     by_block,
     categories,
     copies_table,
     costs,
     fallbacks,
-    intervals,
     judged_table,
     learned,
     made_elsewhere,
-    mean,
     orders,
     parts,
     shares_table,
-    throughput,
     unreadable_answers,
     values,
 )
@@ -46,7 +39,6 @@ _USUAL = {
 """What stands in the other places of a plain system."""
 
 WITHHELD = "These runs have no metrics: nothing was answered, or their targets are withheld."
-_UNBOUNDED = ("limit_history",)  # fields that say how much at most, where none is all
 
 
 @dataclass(frozen=True)
@@ -70,6 +62,16 @@ class Section:
     def reference(self) -> Row:
         """The row that others are compared with; UserError where none is of the wanted system."""
         return reference(self.rows, self.wanted)
+
+    @property
+    def others(self) -> list[Row]:
+        """All rows but the reference."""
+        return [row for row in self.rows if row is not self.reference]
+
+    @cached_property
+    def compared(self) -> list[dict[str, Difference]]:
+        """The paired differences of `others` from the reference in `names`."""
+        return [paired(row, self.reference, self.names) for row in self.others]
 
     @property
     def runs(self) -> list[Run]:
@@ -163,7 +165,9 @@ def _without_near(section: Section) -> list[Block]:
     caption = near_targets(rows[0].first.n, rest[0].first.n)
     blocks: list[Block] = [Paragraph(caption), values(rest, names, explained=False)]
     if len(rest) > 1:
-        blocks += differences(rest, names, reference(rest, section.wanted), explained=False)
+        against = reference(rest, section.wanted)
+        by_row = [paired(row, against, names) for row in rest if row is not against]
+        blocks += differences(rest, names, against, by_row, explained=False)
     return blocks
 
 
@@ -191,69 +195,3 @@ def _seeds(run: Run) -> str:
     return " ".join(
         f"{field}={value}" for field, value in seeds.items() if field == "seed" or value is not None
     )
-
-
-def figures(rows: Sequence[Row], name: str) -> list[Block]:
-    """A metric over the number that was varied, and over throughput where a model found documents."""
-    field = _varied_number(rows)
-    asked = any(_asks_a_model(run) for row in rows for run in row.runs)
-    if not plots.available():
-        missing = "No plot: matplotlib is not installed (pip install 'pbr-jax[plots]')."
-        return [Paragraph(missing)] if field is not None or asked else []
-    return [*_over(rows, name, field), *(_over_throughput(rows, name) if asked else [])]
-
-
-def _over(rows: Sequence[Row], name: str, field: str | None) -> list[Block]:
-    series: dict[str, list[plots.Point]] = {}
-    for row in rows if field is not None else ():
-        if (point := _point(row, name, field)) is not None:
-            series.setdefault(row.system, []).append(point)
-    if field is None or not series:
-        return []
-    caption = f"{name} over {field}, with intervals where they are known"
-    return [Figure(plots.svg(plots.lines(series, name, field)), caption)]
-
-
-def _over_throughput(rows: Sequence[Row], name: str) -> list[Block]:
-    speeds = throughput(rows)
-    points = [
-        dataclasses.replace(point, x=speeds[row.label])
-        for row in rows
-        if row.label in speeds and (point := _point(row, name, None)) is not None
-    ]
-    if len(points) < 2:
-        return []
-    caption = (
-        f"{name} over throughput: expanding, searching, choosing and, where rows answer, answering. What was "
-        "computed before questions came, such as vectors of documents, is not in it, compiling is; answers "
-        "from the cache cost no time"
-    )
-    return [Figure(plots.svg(plots.against(points, name, "questions a second")), caption)]
-
-
-def _asks_a_model(run: Run) -> bool:
-    return any(run.seconds.get(part, 0) > 0 for part in ("expand_llm", "select_llm", "select_policy"))
-
-
-def _point(row: Row, name: str, field: str | None) -> plots.Point | None:
-    value = mean(row, name)
-    if value is None:
-        return None
-    low, high = intervals(row, [name], confidence_of(row.first)).get(name, (value, value))
-    x = row.first.config.get(field) if field else None
-    if field is not None and field in _UNBOUNDED and x is None:
-        x = math.inf
-    return plots.Point(row.label, value, low, high, float(x) if isinstance(x, int | float) else None)
-
-
-def _varied_number(rows: Sequence[Row]) -> str | None:
-    """The one config field that differs between rows of a system, where it is a number throughout."""
-    runs = [row.first for row in rows]
-    fields = {field for run in runs for field in differing_fields(run, runs)}
-    if len(fields) != 1:
-        return None
-    field = fields.pop()
-    values = [run.config.get(field) for run in runs if differing_fields(run, runs)]
-    if field in _UNBOUNDED:
-        values = [value for value in values if value is not None]
-    return field if all(isinstance(v, int | float) and not isinstance(v, bool) for v in values) else None

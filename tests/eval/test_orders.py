@@ -2,14 +2,11 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from run_folders import change
 
-from pbr_jax.config import load, override
-from pbr_jax.eval import plots
 from pbr_jax.eval.report import report
 from pbr_jax.eval.tables import best_shares
 
@@ -54,28 +51,6 @@ def test_runs_that_differ_in_more_than_the_order_are_no_study(study: list[Path])
         change(folder, "config.json", retrieve={"k": config["retrieve"]["k"] + 1})
     assert "In how many questions a method" not in report(study)
     assert "In how many questions a method" not in report(study[:1])
-
-
-def test_numbers_of_records_are_a_line_for_each_system(write, tmp_path: Path, monkeypatch):
-    """PURPLE's Figure 5: what the sweep over `select.k` yields is drawn over it."""
-    file = load(CONFIGS / "ablations" / "purple_k.py")
-    assert file.sweep is not None
-    rows = [override(file.config, row) for row in file.sweep() if row["select.k"] in (5, 10, 15)]
-    assert [row.select.method for row in rows] == ["purple"] * 3 + ["icr"] * 3
-    runs = [
-        write(tmp_path / f"{i}", row.system, ["3"] * 24, fields={"select": {"k": row.select.k}})
-        for i, row in enumerate(rows)
-    ]
-    drawn: list[Any] = []
-    real = plots.lines
-    monkeypatch.setattr(plots, "lines", lambda *told: drawn.append(told) or real(*told))
-    assert report(runs, "html").count('class="light"') == 1
-    ((series, _, field),) = drawn
-    assert field == "select.k"
-    assert {name: [point.x for point in points] for name, points in series.items()} == {
-        "purple": [5, 10, 15],
-        "icr": [5, 10, 15],
-    }
 
 
 def test_the_report_says_what_choosing_and_answering_cost(study: list[Path]):

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from run_folders import change, with_texts
+from run_folders import with_texts
 
 from pbr_jax.eval.metrics import plain_mean
 from pbr_jax.eval.page import words
-from pbr_jax.eval.page.comparison import Comparison, by_history, compare, scale
+from pbr_jax.eval.page.comparison import Comparison, compare, scale
 from pbr_jax.eval.page.words import define, glossary
 from pbr_jax.eval.report import report
 from pbr_jax.eval.runs import read_run, table_rows
@@ -84,21 +84,6 @@ def test_nothing_is_bold_where_nothing_is_shown(runs):
     body = report([runs[0], runs[2]], "html").split("<main>")[1].split("<script")[0]
     assert "<b>" not in body
     assert "<b>" in report(runs, "html")
-
-
-def test_gains_over_lengths_of_histories_are_the_means_of_their_groups(runs):
-    found = compared(*runs)
-    groups = by_history(found)
-    assert groups == []  # six questions each
-    longer = [records for run in runs if (records := read_run(run).records)]
-    values = [np.array([record.metrics["mae"] for record in records.values()]) for records in longer]
-    for run in runs:
-        change(run, edit=lambda i, _: {"history": 3 if i < 12 else 40})
-    short, long = by_history(compared(*runs))
-    assert (short.low, short.high, short.questions, short.clusters) == (3, 3, 12, 6)
-    assert (long.low, long.high, long.questions) == (40, 40, 12)
-    assert short.gains["dense"].value == pytest.approx((values[0] - values[1])[:12].mean())
-    assert long.gains["dense"].value == pytest.approx((values[0] - values[1])[12:].mean())
 
 
 def test_hostile_texts_stay_texts(tmp_path, write):

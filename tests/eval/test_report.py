@@ -8,7 +8,7 @@ import pytest
 from run_folders import change
 
 from pbr_jax.base.types import UserError
-from pbr_jax.eval import plots
+from pbr_jax.eval import section
 from pbr_jax.eval.metrics import plain_mean, text_metric
 from pbr_jax.eval.report import headline_metrics, report
 from pbr_jax.eval.significance import Column, estimates
@@ -134,51 +134,14 @@ def test_ranking_metrics_are_shown_at_five():
     assert headline_metrics(["rouge1", "rougeL"]) == ["rouge1", "rougeL"]
 
 
-def drawn(monkeypatch) -> list[str]:
-    """Names of the pictures that are drawn from now on."""
+def test_html_has_a_title_and_computes_differences_once(runs, monkeypatch):
     calls: list[str] = []
-    for name in ("lines", "against"):
-        real = getattr(plots, name)
-        monkeypatch.setattr(plots, name, lambda *a, real=real, name=name: calls.append(name) or real(*a))
-    return calls
-
-
-def test_html_has_a_title_and_the_fitting_picture(runs, tmp_path, monkeypatch):
-    calls = drawn(monkeypatch)
+    real = section.paired
+    monkeypatch.setattr(section, "paired", lambda row, *told: calls.append(row.label) or real(row, *told))
     text = report(runs, "html")
     assert "<title>Results: lamp_3</title>" in text
-    assert text.count('class="light"') == 1
-    assert calls == ["lines"]  # runs of a system differ by the number retrieve.k alone
-    report(runs[:2], "html")
-    assert calls == ["lines"]
-
-
-def test_where_a_model_chose_the_metric_is_drawn_over_throughput(tmp_path, write, runs, monkeypatch):
-    """Questions a second, scored or not, from the seconds of ranking and answering; who was not timed does
-    not count, a seed among others either, nor, beside rows that answer, who only ranked."""
-    seen = []
-    real = plots.against
-    monkeypatch.setattr(plots, "against", lambda points, *a: seen.extend(points) or real(points, *a))
-    assert report(runs, "html").count('class="light"') == 1
-    runs = [*runs, write(tmp_path / "d", "dense", answers(3, 0.8), k=8, seed=1)]
-    told = [{"rank": 0.5}, {"rank": 20.0, "select_llm": 19.0}, {"rank": 4.0}, {}]
-    for path, seconds in zip(runs, told):
-        change(path, seconds=seconds, counts={"examples": 30} if path == runs[2] else {})
-    assert report(runs, "html").count('class="light"') == 2
-    assert [point.x for point in seen] == [24 / 0.5, 24 / 20.0, 30 / 4.0]
-    seen.clear()
-    for path, seconds, decoding in zip(runs, told, (8.0, 1.0)):
-        change(path, seconds={**seconds, "generate": decoding, "generate_llm": decoding})
-    assert report(runs, "html").count('class="light"') == 2
-    assert [point.x for point in seen] == [24 / 8.5, 24 / 21.0]
-
-
-def test_without_matplotlib_the_report_stands_and_says_so(runs, monkeypatch):
-    monkeypatch.setattr(plots, "available", lambda: False)
-    text = report(runs, "html")
-    assert 'class="light"' not in text
-    assert "matplotlib is not installed" in text
     assert text.count("<table>") == 3  # values, differences, origins
+    assert calls == ["dense retrieve.k=4", "dense retrieve.k=8"]
 
 
 def test_latex_tables(runs):

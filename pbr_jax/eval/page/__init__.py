@@ -14,12 +14,12 @@ from pbr_jax.base.tables import Bold
 from pbr_jax.base.terminal import visible
 from pbr_jax.eval.differences import differences, reasons
 from pbr_jax.eval.page import words
-from pbr_jax.eval.page.comparison import Scale, by_history, compare, scale
+from pbr_jax.eval.page.comparison import Scale, compare, scale
 from pbr_jax.eval.page.questions import BYTES, data
 from pbr_jax.eval.page.words import define, glossary
 from pbr_jax.eval.render import Block, Forest
 from pbr_jax.eval.runs import confidence_of
-from pbr_jax.eval.section import Section, details, figures, warnings
+from pbr_jax.eval.section import Section, details, warnings
 from pbr_jax.eval.tables import values
 
 
@@ -70,23 +70,21 @@ def _section(section: Section, questions: int, size: int) -> dict[str, Any]:
     if not names:
         return told | {"found": None, "more": details(section, plots=True)}
     found = compare(section)
-    others = [row for row in rows if row is not section.reference]
     held = data(found, questions, size)
-    told |= {
+    return told | {
         "found": found,
         "sentences": words.verdict(found),
         "table": values(rows, names),
-        "differences": differences(rows, names, section.reference) if others else [],
+        "differences": differences(rows, names, section.reference, section.compared)
+        if section.others
+        else [],
         "scale": scale([end for g in found.main for end in (g.difference.low, g.difference.high)]),
-        "groups": by_history(found),
-        "reasons": reasons(others, section.reference, names),
+        "reasons": reasons(section.others, section.reference, names),
         "data": held,
         "json": _embedded(held),
-        "figures": figures(rows, names[0]),
         "confidence": f"{confidence_of(section.reference.first):.0%}",
+        "more": details(section, plots=True),
     }
-    ends = [end for group in told["groups"] for one in group.gains.values() for end in (one.low, one.high)]
-    return told | {"history_scale": scale(ends), "more": details(section, plots=True)}
 
 
 def _embedded(held: Any) -> str:

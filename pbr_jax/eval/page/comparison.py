@@ -1,19 +1,15 @@
-"""Paired gains over the reference, by length of the history too, and the scales of their plots."""
+"""Paired gains over the reference, and the scales of their plots."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
-import numpy as np
-
-from pbr_jax.eval.cards import gains
-from pbr_jax.eval.differences import corrected_p, is_shown, obstacles, paired
-from pbr_jax.eval.metrics import direction, plain_mean
+from pbr_jax.eval.differences import corrected_p, is_shown, obstacles
+from pbr_jax.eval.metrics import direction
 from pbr_jax.eval.runs import Row, confidence_of
 from pbr_jax.eval.section import Section
-from pbr_jax.eval.significance import Column, Difference, estimates, turned
+from pbr_jax.eval.significance import Difference, turned
 from pbr_jax.eval.tables import label
 
 
@@ -55,13 +51,10 @@ def compare(section: Section) -> Comparison:
     """The comparison in all metrics that are shown. The main measure is `target_nll` where all have it."""
     likely = all("target_nll" in run.metrics for run in section.runs)
     measure = "target_nll" if likely else section.names[0]
-    names = list(dict.fromkeys([measure, *section.names]))
-    others = [row for row in section.rows if row is not section.reference]
-    by_row = [paired(row, section.reference, names) for row in others]
-    p_values, alpha = corrected_p(by_row), 1 - confidence_of(section.reference.first)
+    p_values, alpha = corrected_p(section.compared), 1 - confidence_of(section.reference.first)
     gains: dict[str, dict[str, Gain]] = {}
-    for i, row in enumerate(others):
-        for name, found in by_row[i].items():
+    for i, (row, differences) in enumerate(zip(section.others, section.compared, strict=True)):
+        for name, found in differences.items():
             p = p_values.get((i, name))
             better = turned(found, direction(name))
             gains.setdefault(name, {})[row.label] = Gain(row, better, p, _shown_as(better, p, alpha))
@@ -104,57 +97,3 @@ def scale(values: Sequence[float]) -> Scale:
     step = next(factor * unit for factor in (1, 2, 5, 10) if factor * unit >= rough)
     ticks = (i * step for i in range(math.ceil(low / step), math.floor(high / step) + 1))
     return Scale(low, high, tuple(round(tick, 12) for tick in ticks))
-
-
-_HISTORIES = 4  # of about one size
-_FEWEST_QUESTIONS = 10  # questions of a group
-
-
-class Group(NamedTuple):
-    """Questions of users with `low` to `high` documents, and each row's gain there by its label."""
-
-    low: int
-    high: int
-    questions: int
-    clusters: int
-    gains: dict[str, Difference]
-
-
-def by_history(found: Comparison) -> list[Group]:
-    """Groups of questions by the length of the user's history, each with the rows' gains in the main measure.
-
-    Empty where histories are not recorded or are all of one length, and where fewer than two groups have ten
-    questions. Rows of several seeds are shown by their first.
-    """
-    reference = found.section.reference.first
-    records = reference.records or {}
-    lengths = {id: one.history for id, one in records.items() if one.history is not None}
-    edges = _edges(list(lengths.values()))
-    rows = {gain.row.label: gains(gain.row.first, reference, found.measure) for gain in found.main}
-    groups = []
-    for low, high in pairwise(edges):
-        ids = sorted(id for id, length in lengths.items() if low <= length < high)
-        if len(ids) >= _FEWEST_QUESTIONS:
-            members = [lengths[id] for id in ids]
-            clusters = {records[id].cluster for id in ids}
-            there = {label: gain for label, own in rows.items() if (gain := _mean_gain(found, own, ids))}
-            groups.append(Group(min(members), max(members), len(ids), len(clusters), there))
-    return groups if len(groups) > 1 else []
-
-
-def _edges(lengths: Sequence[int]) -> list[float]:
-    """Ascending ends of groups, each but the last outside of its own group."""
-    if not lengths:
-        return []
-    quantiles = np.quantile(lengths, np.linspace(0, 1, _HISTORIES + 1)[1:-1], method="higher")
-    return [float(edge) for edge in np.unique([min(lengths), *quantiles, max(lengths) + 1])]
-
-
-def _mean_gain(found: Comparison, own: dict[str, float], ids: Sequence[str]) -> Difference | None:
-    """The mean gain over these questions, where the row has one of all of them."""
-    if any(id not in own for id in ids):
-        return None
-    records = found.section.reference.first.records or {}
-    column = Column(plain_mean, [np.array([[own[id]] for id in ids])])
-    clusters = [records[id].cluster for id in ids]
-    return estimates([column], clusters, confidence=confidence_of(found.section.reference.first))[0]
