@@ -14,7 +14,7 @@ _NO_WORD = re.compile(r"[^a-z0-9]+")
 
 
 def rouge(predictions: Sequence[str], targets: Sequence[str], name: str) -> np.ndarray:
-    """ROUGE F-measure of each pair, float64 [n], as rouge-score gives it without a stemmer.
+    """ROUGE F-measure of each pair, float64 [n, 1], as the package rouge-score gives it without a stemmer.
 
     Args:
       name: "rouge1", common words; or "rougeL", the longest common subsequence of words.
@@ -23,17 +23,11 @@ def rouge(predictions: Sequence[str], targets: Sequence[str], name: str) -> np.n
     https://aclanthology.org/W04-1013, 2004.
 
     >>> rouge(["The cat, sat!"], ["the sat cat on"], "rougeL").round(4).tolist()
-    [0.5714]
+    [[0.5714]]
     """
     common = {"rouge1": _overlap, "rougeL": _longest}[name]
-    words: dict[str, list[str]] = {}  # a target stands beside many predictions
-
-    def split(text: str) -> list[str]:
-        if text not in words:
-            words[text] = rouge_words(text)
-        return words[text]
-
-    scores = np.zeros(len(predictions))
+    split = cache(rouge_words)  # a target stands beside many predictions
+    scores = np.zeros((len(predictions), 1))
     for place, (prediction, target) in enumerate(zip(predictions, targets, strict=True)):
         one, two = split(prediction), split(target)
         if both := common(one, two) if one and two else 0:

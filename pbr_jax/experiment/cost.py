@@ -2,11 +2,10 @@
 
 A stage that only asks is rehearsed: its own code runs with models that count (`llm.Counting`). Where another
 model would first have to rank, documents are drawn by lot, and the row says so. Rankings that need no model,
-such as BM25's, are made and kept as in the run. A training step is counted as three forward passes, one of
-LoRA as two; all epochs are counted, whether or not a training stops before.
+such as BM25's, are made and kept as in the run. The steps of trainings are not counted, but what PURPLE's
+asks for its rewards is.
 """
 
-import dataclasses
 import math
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,20 +33,18 @@ from pbr_jax.methods.expand import Nothing
 from pbr_jax.models import causal_lm, t5
 from pbr_jax.models.pretrained import locate
 from pbr_jax.models.sentence_folder import Role
-from pbr_jax.options import LLM, Encoder, Training
+from pbr_jax.options import LLM, Encoder
 from pbr_jax.pipeline import Pipeline, Ranking, Tally
-from pbr_jax.stages import generator
 from pbr_jax.stages.answers import Answers
 from pbr_jax.stages.rankings import Rankings, drop_leaks
 from pbr_jax.stages.run import Run, chunks
 from pbr_jax.system import System
 from pbr_jax.text.encode import WINDOW, TextEncoder
-from pbr_jax.text.padding import multiple, row_sizes
+from pbr_jax.text.padding import row_sizes
 from pbr_jax.train.selection import by_users
 
 _MODELS = ("weights", "reranker", "token encoder")  # values that are models, beside those of the options
 _BY_LOT = "documents drawn by lot, until a model has ranked them"
-_TRAINED_ROW = 8  # token widths of trained encoders are multiples of it (`train.retriever`)
 
 Kind = TypeVar("Kind", LLM, Encoder)
 Pairs = Sequence[tuple[int, int]]
@@ -113,10 +110,6 @@ def _rows(run: Run, stage: Stage, label: str, counting: dict[str, Counting]) -> 
             yield _texts(stage, label)
         case "rank":
             yield from _ranking(run, stage, label, counting)
-        case "retriever":
-            yield _retriever(run, stage, label)
-        case "generator":
-            yield _generator(run, stage, label, counting)
         case "purple":
             yield _rewards(run, stage, label, counting)
         case "generate" | "likelihood" | "feedback" | "judge" | "profile":
@@ -216,51 +209,6 @@ def _ranking(run: Run, stage: Stage, label: str, counting: dict[str, Counting]) 
         yield Row(label, ", ".join(others), note="not counted")
 
 
-# -- trainings -----------------------------------------------------------------------------------------
-
-
-def _generator(run: Run, stage: Stage, label: str, counting: dict[str, Counting]) -> Row:
-    """Tuning the language model: each question with each kind of documents, in every epoch."""
-    from pbr_jax.llm.tokens import chat
-
-    _, needs = _counted(stage, counting)
-    values, drawn = _values(run, stage, {name: node for name, node in needs.items() if name != "model"})
-    options, questions, seed, _, date, _ = stage.options
-    llm, store, write = run.config.llm, values.pop("store"), values.pop("write")
-    pairs = generator._pairs(
-        chat.load(stage.needs["model"].value, date), options, questions, seed, store, write, values,
-        lambda index, ids, more: ids, _operations(llm).cross > 0,
-    )  # fmt: skip
-    lengths = [(len(pair.prompt), len(pair.target)) for pair in pairs]
-    passes = (2 if options.method == "lora" else 3) + options.remat
-    return _repeated(_asked(label, llm, lengths, [], _BY_LOT * drawn), passes, options.training)
-
-
-def _retriever(run: Run, stage: Stage, label: str) -> Row:
-    """Tuning an encoder: every question and all of its candidates, each padded to the longest text."""
-    encoder = _encoder(stage)
-    needs = {"store": stage.needs["store"], "ranked": stage.needs["lessons"].needs["ranked"]}
-    values, drawn = _values(run, stage, needs)
-    store, training = values["store"], stage.options[0].training
-    examples = list(stage.options[1].read(store))
-    rankings = list(drop_leaks(store, examples, values["ranked"].read(store, examples)))
-    places = len(examples) * max(map(len, rankings), default=0)
-    queries = _padded(encoder, [example.query for example in examples], "query", len(examples))
-    texts = [candidate.document.text for ranking in rankings for candidate in ranking]
-    read, done = np.add(queries, _padded(encoder, texts, "document", places))
-    count = len(examples) + len(texts)
-    forward = Row(label, _base_name(encoder.config), count, int(read), flops=done, note=_BY_LOT * drawn)
-    return _repeated(forward, 3, training)
-
-
-def _padded(encoder: TextEncoder, texts: list[str], role: Role, count: int) -> tuple[int, float]:
-    """Tokens of these texts, and operations on so many rows as long as the longest."""
-    prefix = encoder.prefix(role)
-    lengths = [len(ids) for ids in encoder.tokenizer.encode_batch([prefix + text for text in texts])]
-    width = np.array([multiple(max(lengths, default=1), _TRAINED_ROW)])
-    return sum(lengths), float(flops.bert(encoder.bert_config, width).sum()) * count
-
-
 def _rewards(run: Run, stage: Stage, label: str, counting: dict[str, Counting]) -> Row:
     """PURPLE's rewards: as many profiles of each question as every epoch draws, and those that choose the
     step. The prompt of a question's first documents stands for all of its profiles."""
@@ -290,16 +238,6 @@ def _rewards(run: Run, stage: Stage, label: str, counting: dict[str, Counting]) 
     most = "at most: a profile that is drawn again is not asked again; the policy's own steps are not counted"
     note = "; ".join(filter(None, [_BY_LOT * drawn, most]))
     return _asked(f"{label}: rewards", llm, scored, answers, note)
-
-
-def _repeated(forward: Row, passes: int, training: Training) -> Row:
-    """The row of a training; held-out questions are read once in each epoch instead."""
-    share, epochs = training.selection, training.epochs
-    times = epochs * ((1 - share) * passes + share)
-    done = None if forward.flops is None else forward.flops * times
-    return dataclasses.replace(
-        forward, prompts=epochs * forward.prompts, read=epochs * forward.read, flops=done
-    )
 
 
 # -- models that count ---------------------------------------------------------------------------------

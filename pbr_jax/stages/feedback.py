@@ -16,7 +16,6 @@ import numpy as np
 from pbr_jax.base import draws
 from pbr_jax.base.types import Example, Feedback, UserError
 from pbr_jax.eval.metrics import is_plain_mean, rating_scale, text_metric
-from pbr_jax.eval.overlap import rouge
 from pbr_jax.graph import Slot, Stage, builds_nodes
 from pbr_jax.options import Expand, Generate, Retrieve, Select
 from pbr_jax.pipeline import Ranking
@@ -58,8 +57,6 @@ def metric(name: str, labels: Sequence[str], errors: str = "scaled") -> Values:
     Raises:
       UserError: the metric is not defined for single answers, such as f1_macro.
     """
-    if name in ("rouge1", "rougeL"):
-        return lambda answers, targets: rouge(answers, targets, name)
     found = text_metric(name, labels)
     if name != "mae" and not (is_plain_mean(found) and found.higher_is_better):
         raise UserError(

@@ -1,8 +1,7 @@
-"""Words that texts share: the fast ROUGE against rouge-score, METEOR by hand, and what answers copy."""
+"""Words that texts share: ROUGE against rouge-score, METEOR by hand, and what answers copy."""
 
 import time
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +22,7 @@ def test_rouge_is_that_of_rouge_score(pairs):
     scores = [scorer.score(target, prediction) for prediction, target in pairs]
     for name in NAMES:
         values = rouge([one for one, _ in pairs], [other for _, other in pairs], name)
-        np.testing.assert_allclose(values, [score[name].fmeasure for score in scores], atol=1e-12)
+        assert values[:, 0].tolist() == [score[name].fmeasure for score in scores]
 
 
 def test_lengths_that_differ_are_an_error():

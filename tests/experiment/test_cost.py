@@ -160,17 +160,15 @@ def test_questions_and_choices_of_language_models_are_counted(config: c.Config, 
     assert "drawn by lot" in rows[0].note
 
 
-def test_the_generators_training_is_counted(config: c.Config):
+def test_the_generators_training_is_named_and_not_counted(config: c.Config):
     tuned = c.override(
         config,
-        {**SYNTHETIC, "generator.method": "lora", "generator.documents": ("none",),
-         "generator.training.epochs": 3},
+        {**SYNTHETIC, "generator.method": "lora", "generator.documents": ("none",)},
     )  # fmt: skip
     plan = Plan(tuned)
     rows = {row.stage: row for row in estimate(plan)}
     assert {"generator", "generate", "likelihood"} <= set(rows)
-    assert plan.training is not None
-    assert rows["generator"].prompts == 3 * plan.training.value.summary.examples
+    assert (rows["generator"].prompts, rows["generator"].note) == (0, "not counted")
     assert rows["generate"].prompts > 0
 
 
