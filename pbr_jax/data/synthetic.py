@@ -19,8 +19,7 @@ tell more than the latest ones. Nothing here knows how any method works: no embe
 threshold, no score. Everything is drawn from seeded generators in one order. What is latent goes to
 `truth.json`, which readers never open.
 
-Documents carry the LaMP-4 fields (`text` is the question, `title` the answer) or, for task `lamp_2`, films
-of the same world with a tag out of LaMP-2's fifteen (`description`, `tag`). A question also carries its
+Documents carry the LaMP-4 fields (`text` is the question, `title` the answer). A question also carries its
 `date`, which LaMP's does not: the only way to know what lay in the past of a user without a history.
 """
 
@@ -35,21 +34,16 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from pbr_jax.base.files import write_lines
 from pbr_jax.base.types import UserError
-from pbr_jax.tasks import released
 
 SPLITS = ("train", "dev")
-MOVIE_TAGS = released("lamp_2").labels
-
-
 _WORDS = tomllib.loads(Path(__file__).with_name("synthetic_words.toml").read_text(encoding="utf-8"))
 
 
 class Topic(NamedTuple):
-    """What can be said about a topic: an actor did something to an object."""
+    """What can be said about a topic: to see an object with an actor."""
 
     name: str
     actors: Sequence[str]
-    verbs: Sequence[str]
     objects: Sequence[str]
 
 
@@ -163,7 +157,6 @@ class Writer:
     rng: random.Random
     user: User
     cohort: Cohort
-    task: str
     tags: tuple[str, ...]
     follow: float
     told: set[tuple[str, str]] = field(default_factory=set)  # an answer given twice would be in a history
@@ -222,10 +215,7 @@ class Writer:
         when = str(_FIRST_DAY + timedelta(days=day))
         tag = self._follows(self.user.habits.tags[topic.name], self.tags)
         text, place = self._story(topic, tag)
-        if self.task == "lamp_2":
-            record = {"id": identity, "description": text, "tag": tag, "date": when}
-        else:
-            record = {"id": identity, "text": text, "title": self._answer(place, tag), "date": when}
+        record = {"id": identity, "text": text, "title": self._answer(place, tag), "date": when}
         return Post(record, topic.name, tag)
 
     def _follows(self, habit: str, others: Sequence[str]) -> str:
@@ -239,9 +229,6 @@ class Writer:
         )
         self.told.add((place, tag))
         actor, thing = choice(topic.actors), choice(topic.objects)
-        if self.task == "lamp_2":
-            verb, cause = choice(topic.verbs), choice(_WORDS["causes"])
-            return f"A film in which {actor} {verb} {thing} in {place} {cause}.", place
         return f"What will you bring to see {thing} with {actor} in {place}?", place
 
     def _answer(self, place: str, tag: str) -> str:
@@ -257,14 +244,6 @@ def _repeated(topics: list[Topic]) -> list[Topic]:
 
 
 # --- files -----------------------------------------------------------------------------------------
-
-
-def _input(record: dict[str, str], task: str) -> str:
-    if task == "lamp_2":
-        tags = ", ".join(MOVIE_TAGS)
-        request = "Pick the tag that this viewer would give the film and answer with that tag alone."
-        return f"{request} tags: [{tags}] description: {record['description']}"
-    return f"Repeat what this person always says. article: {record['text']}"
 
 
 def _world(circles: list[Cohort]) -> list[dict[str, Any]]:
@@ -303,19 +282,17 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
         raise UserError(f"{folder}: cannot write synthetic data ({error}); choose another folder") from error
 
 
-def _question(
-    task: str, user: User, question: Question, profile: list[Post]
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def _question(user: User, question: Question, profile: list[Post]) -> tuple[dict[str, Any], dict[str, Any]]:
     """A question and its output."""
     record = question.post.record
     asked = {
         "id": record["id"],
         "user_id": user.id,
-        "input": _input(record, task),
+        "input": f"Repeat what this person always says. article: {record['text']}",
         "date": record["date"],
         "profile": [post.record for post in profile],
     }
-    return asked, {"id": record["id"], "output": record["tag" if task == "lamp_2" else "title"]}
+    return asked, {"id": record["id"], "output": record["title"]}
 
 
 def _truth(user: User, posts: list[Post], questions: list[Question]) -> dict[str, Any]:
@@ -340,7 +317,6 @@ def generate(
     seed: int = 0,
     users: int = 60,
     cohorts: int = 6,
-    task: str = "lamp_4",
     follow: float = 0.88,
     newcomers: float = 0.4,
     cold: float = 0.05,
@@ -351,34 +327,34 @@ def generate(
     users (at least one of each from 10 users on). Raises UserError for values outside their ranges, and where
     one of these files exists already with other content: nothing is overwritten.
     """
-    _check(users=users, cohorts=cohorts, task=task, follow=follow, newcomers=newcomers, cold=cold)
-    tags = tuple(_WORDS["tags"]) if task == "lamp_4" else MOVIE_TAGS
+    _check(users=users, cohorts=cohorts, follow=follow, newcomers=newcomers, cold=cold)
+    tags = tuple(_WORDS["tags"])
     circles = [_draw_cohort(random.Random(f"{seed}/cohort/{index}"), tags) for index in range(cohorts)]
     kinds = _draw_kinds(random.Random(f"{seed}/kinds"), users, newcomers, cold)
-    world = {"seed": seed, "task": task, "follow": follow, "tags": list(tags), "cohorts": _world(circles)}
-    golds = json.dumps({"task": task.replace("lamp", "LaMP")})[:-1] + ', "golds": ['
+    world = {"seed": seed, "task": "lamp_4", "follow": follow, "tags": list(tags), "cohorts": _world(circles)}
     files = {"truth": _List(json.dumps({"world": world})[:-1] + ', "users": [', "]}")}
     for split in SPLITS:
-        files |= {f"{split}_questions": _List("[", "]"), f"{split}_outputs": _List(golds, "]}")}
+        files |= {
+            f"{split}_questions": _List("[", "]"),
+            f"{split}_outputs": _List('{"task": "LaMP_4", "golds": [', "]}"),
+        }
     for index, kind in enumerate(kinds):
         rng = random.Random(f"{seed}/user/{index}")
         user = _draw_user(rng, index, kind, index % cohorts, circles, tags)
-        posts, questions = Writer(rng, user, circles[user.cohort], task, tags, follow).life()
+        posts, questions = Writer(rng, user, circles[user.cohort], tags, follow).life()
         for question in questions:
-            asked, output = _question(task, user, question, posts[: question.before])
+            asked, output = _question(user, question, posts[: question.before])
             files[f"{question.split}_questions"].lines.append(asked)
             files[f"{question.split}_outputs"].lines.append(output)
         files["truth"].lines.append(_truth(user, posts, questions))
     _write(folder, {f"{name}.json": made.text() for name, made in files.items()})
 
 
-def _check(*, users: int, cohorts: int, task: str, **shares: float) -> None:
+def _check(*, users: int, cohorts: int, **shares: float) -> None:
     """UserError for arguments that describe no world."""
     for name, value in (("users", users), ("cohorts", cohorts)):
         if value < 1:
             raise UserError(f"synthetic data: {name} is {value}; wanted 1 or more")
-    if task not in ("lamp_4", "lamp_2"):
-        raise UserError(f"synthetic data: task is {task!r}; wanted 'lamp_4' or 'lamp_2'")
     for name, value in shares.items():
         if not 0 <= value <= 1:
             raise UserError(f"synthetic data: {name} is {value}; wanted a share between 0 and 1")

@@ -117,15 +117,6 @@ def within_range(name: str, interval: tuple[float, float]) -> tuple[float, float
     return max(lowest, interval[0]), min(1.0 if share or correlation else math.inf, interval[1])
 
 
-def cfrag_f1(predictions: Strings, targets: Strings, labels: Strings) -> np.ndarray:
-    """`[n]`: the "F1" of CFRAG's released scorer, which is accuracy divided by the number of labels.
-
-    It averages the macro F1 over all labels of each single example, which is 1 / len(labels) for a correct
-    answer. Use it only for comparison with published numbers, and `f1_macro` otherwise.
-    """
-    return _correct(predictions, targets, labels=labels)[:, 0] / len(labels)
-
-
 def rating_scale(labels: Strings) -> tuple[float, float]:
     """The smallest and the largest rating; 1 and 5 without labels."""
     values = list(map(float, labels)) or [1.0, 5.0]

@@ -111,21 +111,6 @@ def estimates(
     return estimated
 
 
-def interval(
-    statistics: Float[np.ndarray, "n s"],
-    users: Sequence[str],
-    finish: Finish,
-    *,
-    resamples: int = 2000,
-    confidence: float = 0.95,
-    seed: int = 0,
-) -> tuple[float, float]:
-    """The confidence interval of the metric `finish(mean of statistics)` of one run."""
-    one = [Column(finish, [statistics])]
-    estimate = estimates(one, users, resamples=resamples, confidence=confidence, seed=seed)[0]
-    return estimate.low, estimate.high
-
-
 def paired_difference(
     first: Float[np.ndarray, "n s"],
     second: Float[np.ndarray, "n s"],

@@ -10,7 +10,7 @@ from sklearn.metrics import accuracy_score, f1_score
 from pbr_jax.base.types import UserError
 from pbr_jax.eval.evaluate import evaluate
 from pbr_jax.eval.metrics import text_metric
-from pbr_jax.eval.significance import interval
+from pbr_jax.eval.significance import Column, estimates
 from pbr_jax.tasks import ANSWER_METRICS, released
 
 RANKED = replace(released("longmemeval"), name="ranked", metrics=("recall@1", "recall@3", "ndcg@3"))
@@ -30,8 +30,9 @@ def test_classification_values_intervals_and_examples():
     )  # fmt: skip
     for name in task.metrics:
         metric = text_metric(name, task.labels)
-        alone = interval(metric.statistics(predictions, targets), users, metric.finish, seed=3)
-        assert found.intervals[name] == pytest.approx(alone)
+        column = Column(metric.finish, [metric.statistics(predictions, targets)])
+        (alone,) = estimates([column], users, seed=3)
+        assert found.intervals[name] == pytest.approx((alone.low, alone.high))
     # One example has an accuracy, but no macro F1.
     assert found.per_example == [{"accuracy": float(p == t)} for p, t in zip(predictions, targets)]
     most = max(targets.count(label) for label in task.labels) / 40

@@ -13,7 +13,6 @@ from pbr_jax.eval.significance import (
     Column,
     estimates,
     holm,
-    interval,
     mcnemar,
     paired_difference,
     resampled_means,
@@ -28,6 +27,11 @@ def column(values) -> np.ndarray:
 
 def equal_users(users: int, each: int) -> list[str]:
     return [f"u{i:03d}" for i in range(users) for _ in range(each)]
+
+
+def interval(statistics, users, finish, **how) -> tuple[float, float]:
+    (one,) = estimates([Column(finish, [statistics])], users, **how)
+    return one.low, one.high
 
 
 @pytest.mark.parametrize("name", ["accuracy", "f1_macro"])
