@@ -21,7 +21,7 @@ import pbr_jax
 from pbr_jax.base.types import Example, UserError
 from pbr_jax.config import Benchmark, Config
 from pbr_jax.eval.metrics import plain_mean
-from pbr_jax.eval.significance import interval
+from pbr_jax.eval.significance import Column, estimates
 from pbr_jax.methods import generate, retrieve
 from pbr_jax.options import Corpus, Retrieve
 from pbr_jax.pipeline import Ranking
@@ -52,7 +52,8 @@ def worth(system: System, examples: Sequence[Example], rankings: Sequence[Rankin
 def told(name: str, values: Sequence[float], clusters: Sequence[str]) -> None:
     """A row: the mean over questions and its interval."""
     kept = [(value, cluster) for value, cluster in zip(values, clusters, strict=True) if np.isfinite(value)]
-    low, high = interval(np.array([[value] for value, _ in kept]), [of for _, of in kept], plain_mean)
+    column = Column(plain_mean, [np.array([[value] for value, _ in kept])])
+    _, low, high, *_ = estimates([column], [of for _, of in kept])[0]
     mean = np.mean([value for value, _ in kept])
     print(f"| {name} | {mean:+.3f} [{low:+.3f}, {high:+.3f}] | {len(kept)} |")
 

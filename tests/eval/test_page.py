@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from run_folders import with_texts
 
+from pbr_jax.eval import page
 from pbr_jax.eval.metrics import plain_mean
-from pbr_jax.eval.page import words
-from pbr_jax.eval.page.comparison import Comparison, compare, scale
-from pbr_jax.eval.page.words import define, glossary
+from pbr_jax.eval.page import Comparison, compare, define, glossary, scale, sentences
 from pbr_jax.eval.report import report
 from pbr_jax.eval.runs import read_run, table_rows
 from pbr_jax.eval.section import Section
@@ -61,23 +60,23 @@ def test_gains_are_turned_and_shown_where_the_interval_and_the_corrected_p_say_s
 
 
 def test_the_verdict_names_what_is_shown_and_what_is_not(runs):
-    better, rest, basis = words.verdict(compared(*runs))
+    better, rest, basis = sentences(compared(*runs))
     assert better.startswith("Shown to be better than zero_shot in mae: dense by +")
     assert rest.startswith("Not shown to differ from zero_shot: random (detectable: ")
     assert "24 questions of 12 users, with 90% intervals" in basis
     turned = compare(Section("s", table_rows([*map(read_run, runs)]), "dense"))
-    assert words.verdict(turned)[0].startswith("Shown to be worse than dense in mae: ")
+    assert sentences(turned)[0].startswith("Shown to be worse than dense in mae: ")
 
 
 def test_the_verdict_of_few_users_of_one_run_and_of_other_questions(tmp_path, write):
     users, made = [f"u{i % 9}" for i in range(N)], {"zero_shot": answers(2, 0.0), "dense": TARGETS}
     few = [write(tmp_path / name, name, texts, users=users) for name, texts in made.items()]
-    (told,) = words.verdict(compared(*few))
+    (told,) = sentences(compared(*few))
     assert told.startswith("It cannot be told whether any system is better than zero_shot: there are 9")
-    (told,) = words.verdict(compared(few[1]))
+    (told,) = sentences(compared(few[1]))
     assert told == "dense has mae 0.000 on 24 questions. There is one run, so nothing is compared."
     other = write(tmp_path / "o", "bm25", TARGETS, data="e" * 20)
-    assert "cannot be compared: they read different data" in words.verdict(compared(few[1], other))[0]
+    assert "cannot be compared: they read different data" in sentences(compared(few[1], other))[0]
 
 
 def test_nothing_is_bold_where_nothing_is_shown(runs):
@@ -121,15 +120,15 @@ def test_a_page_of_twenty_runs_and_long_texts_stays_small(tmp_path, write):
 
 
 def test_numbers_have_three_digits():
-    assert words.number(0.57819) == "0.578"
-    assert words.number(3.6061) == "3.61"
-    assert words.number(0.5, 12.0, signed=True) == "+0.5"
-    assert words.number(-0.0001, signed=True) == "0.000"
-    assert words.number(-0.25) == "−0.250"
-    assert words.interval(0.2, 0.1, 0.3, signed=True) == "+0.200 [+0.100, +0.300]"
-    assert words.interval(0.2, 0.2, 0.2) == "0.200"
+    assert page.number(0.57819) == "0.578"
+    assert page.number(3.6061) == "3.61"
+    assert page.number(0.5, 12.0, signed=True) == "+0.5"
+    assert page.number(-0.0001, signed=True) == "0.000"
+    assert page.number(-0.25) == "−0.250"
+    assert page.interval(0.2, 0.1, 0.3, signed=True) == "+0.200 [+0.100, +0.300]"
+    assert page.interval(0.2, 0.2, 0.2) == "0.200"
     assert (
-        words.shorter("0.1234 [+0.5678, -1.0000] q1.2345x 3.14159")
+        page.shorter("0.1234 [+0.5678, -1.0000] q1.2345x 3.14159")
         == "0.123 [+0.568, -1.000] q1.2345x 3.14159"
     )
 
