@@ -103,11 +103,6 @@ def kind(block: Block) -> str:
     return type(block).__name__.lower()
 
 
-def scale_of(block: Forest) -> Scale:
-    """The scale of all intervals of a block."""
-    return scale([end for _, one in block.lines if one for end in (one.low, one.high)])
-
-
 # -- paired gains over the reference -------------------------------------------------------------------
 
 
@@ -195,6 +190,11 @@ def scale(values: Sequence[float]) -> Scale:
     step = next(factor * unit for factor in (1, 2, 5, 10) if factor * unit >= rough)
     ticks = (i * step for i in range(math.ceil(low / step), math.floor(high / step) + 1))
     return Scale(low, high, tuple(round(tick, 12) for tick in ticks))
+
+
+def scale_of(block: Forest) -> Scale:
+    """The scale of all intervals of a block."""
+    return scale([end for _, one in block.lines if one for end in (one.low, one.high)])
 
 
 # -- numbers and sentences -----------------------------------------------------------------------------
