@@ -10,8 +10,8 @@ from pbr_jax.base.types import UserError
 from pbr_jax.experiment.evaluation import text_of
 from pbr_jax.experiment.opening import open
 from pbr_jax.remarks.judge import Script
+from pbr_jax.remarks.living import Observed
 from pbr_jax.remarks.log import Event
-from pbr_jax.remarks.stores import Observed
 from pbr_jax.system import Reply
 
 _LONGEST = 70  # characters of a text in the list of changes

@@ -13,7 +13,7 @@ from pbr_jax.base.types import Document, Example, UserError
 from pbr_jax.corpus.store import Store, build
 from pbr_jax.options import Remarks
 from pbr_jax.remarks.judge import Script
-from pbr_jax.remarks.stores import Stores
+from pbr_jax.remarks.living import Stores
 
 USERS = ("ann", "bob", "cyd")
 RULES: list[dict[str, Any]] = [
