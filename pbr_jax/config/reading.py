@@ -1,5 +1,9 @@
-"""Config files: read, checked, overridden by dotted names, and written as plain values."""
+"""Config files: found, read, checked, overridden by dotted names, and written as plain values.
 
+The configs that come with the package are known by their names: `dense`, `ablations/cfrag_modules`.
+"""
+
+import ast
 import dataclasses
 import difflib
 import sys
@@ -13,10 +17,20 @@ from pbr_jax.base.types import UserError
 from pbr_jax.cache.code import code_of
 from pbr_jax.config.fields import members, name_of, unknown
 from pbr_jax.config.modules import blamed, execute, executed, is_of_file, own_classes
-from pbr_jax.config.naming import named, overridden
 from pbr_jax.config.schema import SLOTS, Config
 from pbr_jax.methods import METHODS
-from pbr_jax.options import Method, Options, checked, hints, members_in, options_in, swapped
+from pbr_jax.methods.retrieve import Fused
+from pbr_jax.options import (
+    Method,
+    Options,
+    Retrieve,
+    checked,
+    hints,
+    members_in,
+    names_of,
+    options_in,
+    swapped,
+)
 
 Overrides = Mapping[str, Any]
 """Dotted field names and their values, such as `{"retrieve.k": 4}`."""
@@ -37,6 +51,40 @@ class ConfigFile(NamedTuple):
 
 
 # -- files -----------------------------------------------------------------------------------------
+
+
+_FOLDER = Path(__file__).resolve().parents[1]
+
+
+def folder() -> Path:
+    """Where the package's configs lie: inside an installed package, beside it in a checkout."""
+    inside = _FOLDER / "configs"
+    return inside if inside.is_dir() else _FOLDER.parent / "configs"
+
+
+def listed() -> dict[str, str]:
+    """The first line of each config's docstring, by name; nothing is run."""
+    descriptions = {}
+    for path in sorted(folder().rglob("*.py"), key=lambda p: (len(p.parts), p)):
+        text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        descriptions[path.relative_to(folder()).with_suffix("").as_posix()] = text.partition("\n")[0]
+    return descriptions
+
+
+def found(name: str) -> Path:
+    """The file of a config: a path that is there, or the name of a packaged one."""
+    path = Path(name)
+    if path.is_file() or name.endswith(".py"):
+        packaged = folder().parent / path  # `configs/dense.py` where no such file is
+        return (
+            path if path.is_file() or not (name.startswith("configs/") and packaged.is_file()) else packaged
+        )
+    inside = folder() / f"{name}.py"
+    if inside.is_file() and folder() in inside.resolve().parents:
+        return inside
+    near = difflib.get_close_matches(name, listed(), n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else "pbr-jax configs lists what there is"
+    raise UserError(f"there is no config {name!r}, neither a file nor one of the package's; {hint}")
 
 
 def load(path: Path) -> ConfigFile:
@@ -183,6 +231,47 @@ def _member(value: Any, prefix: str, config: Config) -> Any:
         return value
     cls, tree = _read(prefix.partition(".")[0], _table(prefix, value))
     return _replaced(cls(), tree, prefix, config)
+
+
+# -- names in tables ------------------------------------------------------------------------------
+
+_SECTIONS = (*SLOTS, "generator")
+_PLAIN = {"auto", "none", "ipa", "label"}
+"""Of generate.method: an answer to one prompt, or none. That is how a system is measured, not another one."""
+
+
+def overridden(before: Config, after: Config) -> dict[str, str]:
+    """The methods of the second config that are not the first one's, by their fields."""
+    methods = {}
+    for section in _SECTIONS:
+        old, new = getattr(before, section).method, getattr(after, section).method
+        if old != new and not (section == "generate" and {old, new} <= _PLAIN):
+            methods[f"{section}.method"] = new
+    new = _parts(after.retrieve)
+    if new and new != (_parts(before.retrieve) or " ".join(names_of(Fused().of))):
+        methods["retrieve.of"] = new
+    return methods
+
+
+def _parts(retrieve: Retrieve) -> str:
+    """The names of the retrievers that one is made of; "": it is made of none."""
+    return " ".join(names_of(getattr(retrieve, "of", ())))
+
+
+def named(config: Config, before: Config, methods: Mapping[str, str]) -> Config:
+    """The config, called after these methods too: "dense, retrieve.method bm25".
+
+    What the name says of methods that `before` had in their places is left out.
+    """
+    if not methods:
+        return config
+    system = config.system
+    for field in methods:
+        method = getattr(before, field.partition(".")[0])
+        told = _parts(method) if field == "retrieve.of" else method.method
+        system = system.replace(f", {field} {told}", "")
+    settings = [f"{field} {method}" for field, method in methods.items()]
+    return dataclasses.replace(config, system=", ".join([system, *settings]))
 
 
 # -- as plain values -------------------------------------------------------------------------------

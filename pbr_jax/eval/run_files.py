@@ -133,6 +133,14 @@ def parse_object(text: str, where: str) -> dict[str, Any]:
     return value
 
 
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested fields by their dotted names."""
+    by_name: dict[str, Any] = {}
+    for name, value in values.items():
+        by_name |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return by_name
+
+
 def folders_of(paths: Sequence[str | Path]) -> list[Path]:
     """The folders of the finished runs at these paths, each once. UserError: there are none."""
     found = [folder for path in paths for folder in run_folders(Path(path))]

@@ -2,13 +2,13 @@
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pbr_jax.base.types import UserError
-from pbr_jax.eval.run_files import lines, read_json, verified
+from pbr_jax.eval.run_files import flat, lines, read_json, verified
 
 SEEDS = ("seed", "generate.seed")
 UNTOLD = frozenset({*SEEDS, "cache", "benchmark.root"})
@@ -142,7 +142,7 @@ def _run(path: Path, results: Mapping[str, Any]) -> Run:
         answers=_floats(results.get("answers")),
         counts=_floats(results.get("counts")),
         seconds=_floats(results.get("seconds")),
-        config=_read_config(path / "config.json"),
+        config=flat(read_json(path / "config.json")),
         records=_read_records(path),
         categories=_categories(results),
         weights=_weights(path / "run.json"),
@@ -182,19 +182,6 @@ def _pairs(values: Mapping[str, Any] | None) -> dict[str, tuple[float, float]]:
 
 def _scores(values: Mapping[str, Any]) -> dict[str, Any]:
     return {"metrics": _floats(values.get("metrics")), "intervals": _pairs(values.get("intervals"))}
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    """The config with dotted keys."""
-
-    def flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-        for key, value in config.items():
-            if isinstance(value, dict):
-                yield from flat(value, f"{prefix}{key}.")
-            else:
-                yield prefix + key, value
-
-    return dict(flat(read_json(path)))
 
 
 def _categories(results: Mapping[str, Any]) -> dict[str, Category]:

@@ -16,7 +16,7 @@ from pbr_jax.base.files import cache_folder, parse_json, private_folder, write_l
 from pbr_jax.base.locks import locked
 from pbr_jax.base.types import UserError
 from pbr_jax.cache.artefacts import digest
-from pbr_jax.eval.run_files import RESULTS, sealed, verified
+from pbr_jax.eval.run_files import RESULTS, flat, sealed, verified
 
 OWNER = "run.json"
 PREDICTIONS = "predictions.jsonl"
@@ -172,11 +172,3 @@ def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
             told.append({"evaluation": "the code of the evaluation"}.get(name, f"its {name}"))
     rest = f" and {len(told) - _LARGEST} more" if len(told) > _LARGEST else ""
     return ", ".join(told[:_LARGEST]) + rest
-
-
-def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested fields by their dotted names."""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return found

@@ -17,10 +17,9 @@ import numpy as np
 from pbr_jax.base import terminal
 from pbr_jax.base.files import write_lines
 from pbr_jax.base.types import Example, UserError
-from pbr_jax.eval.run_files import lines, verified
+from pbr_jax.eval.run_files import flat, lines, verified
 from pbr_jax.experiment.evaluation import known_id
 from pbr_jax.experiment.opening import plan_of
-from pbr_jax.experiment.run_folder import flat
 
 _LARGEST = 1e38  # of single precision
 

@@ -25,8 +25,8 @@ from pbr_jax.config import CHOSEN, Config, ConfigFile, Overrides, named, overrid
 from pbr_jax.config.fields import members, names, value_of
 from pbr_jax.config.modules import blamed
 from pbr_jax.config.schema import SLOTS
+from pbr_jax.eval.run_files import flat
 from pbr_jax.experiment.plan import Plan
-from pbr_jax.experiment.run_folder import flat
 from pbr_jax.stages.run import line
 
 

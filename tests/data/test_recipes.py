@@ -15,8 +15,7 @@ import pytest
 from pbr_jax.base.types import UserError
 from pbr_jax.cli import main as cli
 from pbr_jax.data import recipes
-from pbr_jax.data.recipes import cuts
-from pbr_jax.data.recipes.download import download
+from pbr_jax.data.recipes import cuts, download
 
 CONTENT = bytes(range(256)) * 9000
 SHA = hashlib.sha256(CONTENT).hexdigest()
