@@ -14,8 +14,6 @@ from pbr_jax.eval import dialogue
 from pbr_jax.eval.metrics import (
     VARIANTS,
     Metric,
-    is_plain_mean,
-    no_text,
     per_frame,
     plain_mean,
     text_metric,
@@ -24,23 +22,27 @@ from pbr_jax.eval.metrics import (
 )
 from pbr_jax.eval.overlap import rouge_words
 from pbr_jax.eval.ranking import Groups, is_ranking_metric, ranking_metric
-from pbr_jax.eval.significance import FEW, FEWEST, Column, estimates
+from pbr_jax.eval.significance import FEW, FEWEST, Column, Finish, estimates
 from pbr_jax.tasks import ANSWER_METRICS, Task
 
 
 @dataclass(frozen=True)
 class Scores:
-    """A metric and its statistics `[n, s]` over the scored examples."""
+    """A metric's statistics `[n, s]` over the scored examples, and how their mean becomes its value."""
 
-    metric: Metric
+    name: str
     statistics: np.ndarray
+    finish: Finish = plain_mean
+
+
+def scores(name: str, values: np.ndarray) -> Scores:
+    """The mean of a value of each example, `[n]`."""
+    return Scores(name, np.array(values, float)[:, None])
 
 
 def values_of(columns: list[Scores], rows: np.ndarray) -> dict[str, float]:
     """All metrics over these examples."""
-    return {
-        c.metric.name: float(c.metric.finish(c.statistics[rows].mean(0, keepdims=True))[0]) for c in columns
-    }
+    return {c.name: float(c.finish(c.statistics[rows].mean(0, keepdims=True))[0]) for c in columns}
 
 
 def by_block(columns: list[Scores], blocks: np.ndarray, kept: list[int]) -> list[dict[str, Any]]:
@@ -69,10 +71,10 @@ def intervals_of(
     seed: int,
 ) -> dict[str, tuple[float, float]]:
     """All metrics over these examples, on the same draws."""
-    over = [Column(column.metric.finish, [column.statistics[rows]]) for column in columns]
+    over = [Column(column.finish, [column.statistics[rows]]) for column in columns]
     owners = [users[row] for row in rows]
     sure = estimates(over, owners, resamples=resamples, confidence=confidence, seed=seed)
-    names = [column.metric.name for column in columns]
+    names = [column.name for column in columns]
     return {name: within_range(name, (one.low, one.high)) for name, one in zip(names, sure, strict=True)}
 
 
@@ -127,8 +129,7 @@ def choice_columns(
     if not known or len(known) < len(targets):
         return []
     found = [one.get(target, 0.0) for one, target in zip(known, targets, strict=True)]
-    values = -np.log(np.maximum(found, np.finfo(float).tiny))
-    return [Scores(Metric("choice_nll", no_text, plain_mean, False), values[:, None])]
+    return [scores("choice_nll", -np.log(np.maximum(found, np.finfo(float).tiny)))]
 
 
 def choice_chance(options: _Options | None) -> list[str]:
@@ -165,11 +166,8 @@ def judged(found: Sequence[float | None], clusters: Sequence[str], **how: Any) -
     """
     if not found or None in found:
         return {"n": 0, "metrics": {}, "intervals": {}}
-    p = np.array(found, float)[:, None]
-    columns = [
-        Scores(Metric(name, no_text, plain_mean, True), values)
-        for name, values in zip(JUDGE_METRICS, ((p > 0.5).astype(float), p), strict=True)
-    ]
+    p = np.array(found, float)
+    columns = [scores(name, values) for name, values in zip(JUDGE_METRICS, (p > 0.5, p), strict=True)]
     rows = np.arange(len(p))
     sure = intervals_of(columns, list(clusters), rows, **how)
     intervals = {name: list(pair) for name, pair in sure.items()}
@@ -360,10 +358,10 @@ def _of_each(columns: list[Scores], count: int) -> list[dict[str, float]]:
     found: list[dict[str, float]] = [{} for _ in range(count)]
     for column in columns:
         for values, row in zip(found, column.statistics, strict=True):
-            if is_plain_mean(column.metric):
-                values[column.metric.name] = float(row[0])
-            elif column.metric.finish is dialogue.mean_over_frames:
-                values |= per_frame(column.metric.name, row)
+            if column.finish is plain_mean:
+                values[column.name] = float(row[0])
+            elif column.finish is dialogue.mean_over_frames:
+                values |= per_frame(column.name, row)
     return found
 
 
@@ -382,7 +380,7 @@ def _over_users(
         },
         by_category_intervals={name: sure(rows) for name, rows in of_category.items()},
         by_category_users={name: len({owners[row] for row in rows}) for name, rows in of_category.items()},
-        variants={name: VARIANTS[name] for name in (c.metric.name for c in columns) if name in VARIANTS},
+        variants={column.name: VARIANTS[column.name] for column in columns if column.name in VARIANTS},
     )
 
 
@@ -404,7 +402,7 @@ def _ranking_columns(
             row[:] = [ranking_metric(name, ranking, groups) for name in names]
         except UserError as error:
             raise UserError(f"{task.name}, question {id!r}: {error}") from None
-    return [Scores(Metric(name, no_text, plain_mean, True), rows[:, [i]]) for i, name in enumerate(names)]
+    return [scores(name, values) for name, values in zip(names, rows.T, strict=True)]
 
 
 def _depths(rankings: list) -> list[int]:
@@ -412,11 +410,7 @@ def _depths(rankings: list) -> list[int]:
 
 
 def _answer_recall(rankings: list, ranks: list | None) -> list[Scores]:
-    found = np.array(ranks, float)[:, None]
-    return [
-        Scores(Metric(f"answer_recall@{k}", no_text, plain_mean, True), (found <= k).astype(float))
-        for k in _depths(rankings)
-    ]
+    return [scores(f"answer_recall@{k}", np.array(ranks, float) <= k) for k in _depths(rankings)]
 
 
 def _answer_columns(
@@ -450,14 +444,14 @@ def _answer_columns(
     labels = tuple(dict.fromkeys(map(str.strip, targets))) if task.kind == "choice" else task.labels
     metrics = [text_metric(name, labels) for name in names]
     right = _references(task, ids, alternatives) if task.kind == "dialogue" else targets
-    columns = [Scores(metric, metric.statistics(predictions, right)) for metric in metrics]
-    for column in columns:
-        if column.metric.name in ANSWER_METRICS:
-            _raise_to_best(column, predictions, alternatives or [])
+    columns = [Scores(one.name, one.statistics(predictions, right), one.finish) for one in metrics]
+    for metric, column in zip(metrics, columns, strict=True):
+        if metric.name in ANSWER_METRICS:
+            _raise_to_best(metric, column.statistics, predictions, alternatives or [])
     if expected is not None:
         numbers = list(map(repr, expected))
         columns += [
-            Scores(metric._replace(name=f"expected_{metric.name}"), metric.statistics(numbers, targets))
+            Scores(f"expected_{metric.name}", metric.statistics(numbers, targets), metric.finish)
             for metric in (text_metric(name, task.labels) for name in EXPECTED)
         ]
     notes = dialogue.notes(right) if task.kind == "dialogue" else _unseen(metrics, targets)
@@ -507,12 +501,9 @@ def _likelihood_columns(likelihoods: list[Mapping[str, Any]] | None) -> list[Sco
     totals, tokens, sizes = (
         np.array([one[name] for one in likelihoods], float) for name in ("total", "tokens", "bytes")
     )
-    values = {
-        "target_nll": -totals / np.maximum(tokens, 1),  # an empty target is certain
-        "target_bpb": -totals / np.log(2) / np.maximum(sizes, 1),
-    }
     return [
-        Scores(Metric(name, no_text, plain_mean, False), value[:, None]) for name, value in values.items()
+        scores("target_nll", -totals / np.maximum(tokens, 1)),  # an empty target is certain
+        scores("target_bpb", -totals / np.log(2) / np.maximum(sizes, 1)),
     ]
 
 
@@ -527,10 +518,12 @@ def _unreadable(task: Task, predictions: list[str] | None, options: list | None)
     return sum(unreadable(prediction, labels) for prediction in predictions)
 
 
-def _raise_to_best(column: Scores, predictions: list[str], alternatives: list[Sequence[str]]) -> None:
+def _raise_to_best(
+    metric: Metric, statistics: np.ndarray, predictions: list[str], alternatives: list[Sequence[str]]
+) -> None:
     """Each example's score becomes the best over its alternatives too."""
     rows = [row for row, answers in enumerate(alternatives) for _ in answers]
     if rows:
         answers = [answer for answers in alternatives for answer in answers]
-        others = column.metric.statistics([predictions[row] for row in rows], answers)
-        np.maximum.at(column.statistics, rows, others)
+        others = metric.statistics([predictions[row] for row in rows], answers)
+        np.maximum.at(statistics, rows, others)

@@ -53,17 +53,15 @@ class Metric(NamedTuple):
     name: str
     statistics: Callable[[Strings, Strings], np.ndarray]
     finish: Callable[[np.ndarray], np.ndarray]
-    higher_is_better: bool
+
+    @property
+    def higher_is_better(self) -> bool:
+        return self.name not in LOWER_IS_BETTER
 
 
 def plain_mean(mean: np.ndarray) -> np.ndarray:
     """`[..., 1] -> [...]`: the metric is the mean of one score per example."""
     return np.asarray(mean)[..., 0]
-
-
-def no_text(predictions: Strings, targets: Strings) -> np.ndarray:
-    """The statistics of a metric that does not apply to texts of answers. Raises TypeError."""
-    raise TypeError("a metric of rankings or likelihoods has no statistics of answers")
 
 
 def per_frame(name: str, statistics: np.ndarray) -> dict[str, float]:
@@ -72,11 +70,6 @@ def per_frame(name: str, statistics: np.ndarray) -> dict[str, float]:
     total, count = map(float, statistics)
     weight = {} if count == 1 else {f"{name}_frames": count}
     return {name: total / count, **weight} if count else {}
-
-
-def is_plain_mean(metric: Metric) -> bool:
-    """Whether the metric is the mean of values of single examples."""
-    return metric.finish is plain_mean
 
 
 def text_metric(name: str, labels: Strings = ()) -> Metric:
@@ -100,8 +93,7 @@ def text_metric(name: str, labels: Strings = ()) -> Metric:
     }
     if name not in makers:
         raise UserError(f"no metric of answers is named {name!r}; there are {', '.join(makers)}")
-    statistics, finish = makers[name]
-    return Metric(name, statistics, finish, name not in LOWER_IS_BETTER)
+    return Metric(name, *makers[name])
 
 
 def direction(name: str) -> float:

@@ -15,7 +15,7 @@ import numpy as np
 
 from pbr_jax.base import draws
 from pbr_jax.base.types import Example, Feedback, UserError
-from pbr_jax.eval.metrics import is_plain_mean, rating_scale, text_metric
+from pbr_jax.eval.metrics import plain_mean, rating_scale, text_metric
 from pbr_jax.graph import Slot, Stage, builds_nodes
 from pbr_jax.options import Expand, Generate, Retrieve, Select
 from pbr_jax.pipeline import Ranking
@@ -58,7 +58,7 @@ def metric(name: str, labels: Sequence[str], errors: str = "scaled") -> Values:
       UserError: the metric is not defined for single answers, such as f1_macro.
     """
     found = text_metric(name, labels)
-    if name != "mae" and not (is_plain_mean(found) and found.higher_is_better):
+    if name != "mae" and not (found.finish is plain_mean and found.higher_is_better):
         raise UserError(
             f"feedback.metric is {name}, which a single answer does not have; take another of the task's"
         )

@@ -9,7 +9,7 @@ from sklearn.metrics import accuracy_score, f1_score
 
 from pbr_jax.base.types import UserError
 from pbr_jax.eval.metrics import (
-    is_plain_mean,
+    plain_mean,
     rating_error,
     squad_normalised,
     text_metric,
@@ -192,7 +192,7 @@ def test_what_is_unreadable_names_no_label_or_is_no_number():
 
 def test_plain_means_are_told_from_the_others_and_directions_are_known():
     metrics = {name: text_metric(name, LABELS) for name in ("accuracy", "f1_macro", "mae", "rmse", "meteor")}
-    assert {name for name, m in metrics.items() if is_plain_mean(m)} == {"accuracy", "mae", "meteor"}
+    assert {name for name, m in metrics.items() if m.finish is plain_mean} == {"accuracy", "mae", "meteor"}
     assert {name for name, m in metrics.items() if not m.higher_is_better} == {"mae", "rmse"}
 
 
