@@ -110,13 +110,14 @@ def _packed(text: str, sentences: Iterable[Span], options: Corpus) -> Iterable[S
 def _front(document: Document, options: Corpus) -> str:
     """The line before every passage; "" where the document has nothing to stand there."""
     line = document.fields.get(options.front, "") if options.front != "none" else ""
-    if options.front == "date" and not line and document.time is not None:
-        line = _day(document.time)
+    if options.front == "date" and not line:
+        line = day(document.time)
     return f"{' '.join(line.split())}\n" if line.strip() else ""
 
 
-def _day(time: float) -> str:
+def day(time: float | None) -> str:
+    """The date of a moment, "" where there is none."""
     try:
-        return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d}"
+        return "" if time is None else f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d}"
     except (OverflowError, ValueError, OSError):  # a year that calendars do not reach
         return ""

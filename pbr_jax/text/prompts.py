@@ -24,13 +24,13 @@ import re
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import cache
 from typing import Any, NamedTuple
 
 from pbr_jax.base.types import Document, Example, UserError
 from pbr_jax.tasks import Wording
 from pbr_jax.text.budget import fit, shorten, water_fill
+from pbr_jax.text.passages import day
 
 # Plain words, not tags: a small model that has seen <history> answers with "<headline>".
 OPEN, CLOSE = "=== history ===", "=== end of history ==="
@@ -225,21 +225,12 @@ def _entry(wording: Wording, document: Document) -> Entry:
 
 def _field(document: Document, name: str) -> str:
     given = document.fields.get(name)
-    return (_date(document.time) if name == "date" else "") if given is None else given
+    return (day(document.time) if name == "date" else "") if given is None else given
 
 
 def record(wording: Wording, document: Document) -> str:
     """One document in the format of prompts; "" if it has no text."""
     return _render(_entry(wording, document))
-
-
-def _date(time: float | None) -> str:
-    if time is None:
-        return ""
-    try:
-        return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d}"
-    except (OverflowError, ValueError, OSError):  # a year that calendars do not reach
-        return ""
 
 
 def _render(entry: Entry) -> str:
