@@ -51,8 +51,8 @@ def test_overrides_say_the_same_and_parts_that_stay_keep_their_options():
     assert c.override(
         Config(), {"retrieve.method": "fused", "retrieve.of.dense.index": "exact"}
     ).retrieve == (retrieve.Fused(of=(retrieve.BM25(), retrieve.Dense(index="exact"))))
-    assert c.value_of(again, "retrieve.of.dense.least_own") == 0.1
-    assert {"retrieve.of", "retrieve.of.bm25.b"} <= set(c.names(again))
+    assert c.values(again)["retrieve.of.dense.least_own"] == 0.1
+    assert {"retrieve.of", "retrieve.of.bm25.b"} <= set(c.values(again))
 
 
 def test_it_survives_json_with_classes_of_ones_own(tmp_path: Path):
@@ -72,13 +72,13 @@ def test_it_survives_json_with_classes_of_ones_own(tmp_path: Path):
     values = json.loads(json.dumps(c.to_dict(config)))
     read = c.from_dict(values)
     assert c.to_dict(read) == c.to_dict(config)
-    assert c.value_of(read, "retrieve.of.mine.speed") == 2.0
+    assert c.values(read)["retrieve.of.mine.speed"] == 2.0
     assert c.from_dict(json.loads(json.dumps(c.to_dict(FUSED)))) == FUSED
     values["retrieve"]["of"][0]["from"]["code"] = "0"
     with pytest.raises(UserError, match="whose code has changed"):
         c.from_dict(values)
     kept = c.override(config, {"retrieve.of": ["bm25", "mine"], "retrieve.of.mine.speed": 3.0})
-    assert c.value_of(kept, "retrieve.of.mine.speed") == 3.0
+    assert c.values(kept)["retrieve.of.mine.speed"] == 3.0
 
 
 @pytest.mark.parametrize(

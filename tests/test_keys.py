@@ -55,7 +55,7 @@ def plan(tiny_models, write_tweets, tmp_path: Path) -> Callable[..., Plan]:
     def made(name: str, **fields: Any) -> Plan:
         config = c.load(CONFIGS / f"{name}.py").config
         config = override(config, {**place, **SYSTEMS[name]})
-        if "select.model" in c.names(config):
+        if "select.model" in c.values(config):
             config = override(config, {"select.model": tiny_models["encoder.model"]})
         return Plan(override(config, fields))
 
@@ -126,7 +126,7 @@ def test_every_field_moves_a_stage_that_reads_it(plan: Callable[..., Plan], name
     base = plan(name)
     unread = re.compile(f"{NEVER_READ} | {NOT_READ[name]}", re.VERBOSE)
     wrong = {}
-    for field in c.names(base.config):
+    for field in c.values(base.config):
         slot, _, last = field.partition(".")
         if (last == "method" and slot in c.SLOTS) or last in ("model", "root"):
             continue  # known by their content: see below

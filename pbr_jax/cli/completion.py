@@ -29,7 +29,7 @@ def _add_fields(command: argparse.ArgumentParser) -> None:
     of_methods = {
         f"{slot}.{item.name}" for slot in SLOTS for cls in METHODS[slot] for item in dataclasses.fields(cls)
     }
-    for name in sorted({*configs.names(Config()), *of_methods}):
+    for name in sorted({*configs.values(Config()), *of_methods}):
         slot, _, field = name.partition(".")
         methods = METHODS[slot] if field == "method" and slot in SLOTS else ()
         if f"--{name}" not in taken:

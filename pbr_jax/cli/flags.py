@@ -16,7 +16,7 @@ from pbr_jax import config as configs
 from pbr_jax.base import terminal
 from pbr_jax.base.types import UserError
 from pbr_jax.config import SLOTS, Config, ConfigFile
-from pbr_jax.config.fields import members
+from pbr_jax.config.fields import entries
 from pbr_jax.methods import METHODS
 from pbr_jax.options import Options, hints, options_in
 
@@ -75,8 +75,8 @@ def _positional(words: list[str]) -> str | None:
 
 
 def _short_help(program: str, config: Config) -> str:
-    rows = ((name, configs.value_of(config, name)) for name in _OFTEN)
-    fields = "\n".join(f"  --{name:22}{value}" for name, value in rows)
+    values = configs.values(config)
+    fields = "\n".join(f"  --{name:22}{values[name]}" for name in _OFTEN)
     methods = "\n".join(
         f"  {slot + '.method':22}{' '.join(map(configs.name_of, METHODS[slot]))}" for slot in SLOTS
     )
@@ -130,18 +130,10 @@ def parsed(words: Sequence[str], default: Config, program: str, file: Path | Non
 
 def _hint(name: str, config: Config) -> Any:
     """The type of a field. Raises UserError if there is none of this name."""
-    value, hint = config, None
-    for part in name.split("."):
-        types = {one: type(own) for one, own in members(value).items()}
-        if dataclasses.is_dataclass(value):
-            types = hints(type(value))
-        if part not in types:
-            raise configs.unknown(name, _opened(config))
-        hint = types[part]
-        value = configs.value_of(value, part)
-        if value is None and (kind := options_in(hint)):
-            value = kind()
-    return hint
+    for known, hint, _ in entries(config, opened=True):
+        if known == name:
+            return hint
+    raise configs.unknown(name, config)
 
 
 def _value(name: str, texts: Sequence[str], hint: Any) -> Any:

@@ -5,9 +5,8 @@ The resolved config is saved as JSON in the run's folder. Methods and their opti
 """
 
 from pbr_jax.config.fields import name_of as name_of
-from pbr_jax.config.fields import names as names
 from pbr_jax.config.fields import unknown as unknown
-from pbr_jax.config.fields import value_of as value_of
+from pbr_jax.config.fields import values as values
 from pbr_jax.config.reading import CHOSEN as CHOSEN
 from pbr_jax.config.reading import ConfigFile as ConfigFile
 from pbr_jax.config.reading import Overrides as Overrides

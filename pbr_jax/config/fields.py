@@ -2,8 +2,8 @@
 
 import dataclasses
 import difflib
-import functools
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, cast
 
 from pbr_jax.base.types import UserError
 from pbr_jax.config.schema import SLOTS, Config
@@ -11,27 +11,26 @@ from pbr_jax.methods import METHODS
 from pbr_jax.options import Method, Options, hints, members_in, names_of, options_in
 
 
-def names(config: Any, prefix: str = "") -> list[str]:
-    """All dotted field names of a config, those of its methods' members by the members' names."""
-    fields = []
-    for item in dataclasses.fields(config):
-        value, name = getattr(config, item.name), prefix + item.name
-        if dataclasses.is_dataclass(value):
-            fields += names(value, f"{name}.")
-            continue
-        fields.append(name)
-        for member, options in members(value).items():
-            fields += names(options, f"{name}.{member}.")
-    return fields
+def entries(options: Any, prefix: str = "", *, opened: bool = False) -> Iterator[tuple[str, Any, Any]]:
+    """All fields of options and of options inside them: dotted name, type and value.
+
+    Fields of a method's members stand under the members' names. `opened`: options that may be none, and are,
+    have their fields too.
+    """
+    for name, hint in hints(type(options)).items():
+        value = getattr(options, name)
+        yield prefix + name, hint, value
+        if opened and value is None and (kind := options_in(hint)):
+            value = kind()
+        inner = {"": value} if isinstance(value, Options) else members(value)
+        for member, one in inner.items():
+            yield from entries(one, f"{prefix}{name}.{member}{'.' * bool(member)}", opened=opened)
 
 
-def value_of(config: Any, name: str) -> Any:
-    """The value of a dotted field name."""
-    return functools.reduce(lambda value, part: _inner(value, part), name.split("."), config)
-
-
-def _inner(value: Any, part: str) -> Any:
-    return members(value)[part] if isinstance(value, tuple) else getattr(value, part)
+def values(config: Any, *, opened: bool = False) -> dict[str, Any]:
+    """The values of a config by their dotted names, such as `retrieve.k`; `opened` as in `entries`."""
+    found = entries(config, opened=opened)
+    return {name: value for name, _, value in found if not isinstance(value, Options)}
 
 
 def members(value: Any) -> dict[str, Method]:
@@ -62,7 +61,7 @@ def unknown(name: str, config: Config) -> UserError:
     for old, new in renamed.items():
         if old in name.split("."):
             return UserError(f"unknown config field {name!r}: {old!r} is now {new!r}; write {new!r}")
-    known = names(config)
+    known = [*values(config, opened=True)]
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     near += [k for k in known if k.rsplit(".", 1)[-1] == name.rsplit(".", 1)[-1] and k not in near]
     hint = f"did you mean {' or '.join(near[:3])}?" if near else "pbr-jax run CONFIG.py --help-all lists all"
@@ -72,16 +71,14 @@ def unknown(name: str, config: Config) -> UserError:
 def _owners(slot: str, field: str) -> list[str]:
     """The methods of a slot that have a field, or have members, whose field it is."""
     begin = field.partition(".")[0]
-    return [name_of(cls) for cls in METHODS[slot] if {field, f"{begin}."} & _field_names(cls)]
-
-
-def _field_names(cls: type[Options], prefix: str = "") -> set[str]:
-    fields = set()
-    for name, hint in hints(cls).items():
-        fields |= {prefix + name, *([f"{prefix}{name}."] if members_in(hint) else [])}
-        if inner := options_in(hint):
-            fields |= _field_names(inner, f"{prefix}{name}.")
-    return fields
+    return [
+        name_of(cls)
+        for cls in METHODS[slot]
+        if any(
+            name == field or (name == begin and members_in(hint))
+            for name, hint, _ in entries(cast(Any, cls)(), opened=True)
+        )
+    ]
 
 
 def name_of(cls: type[Method]) -> str:

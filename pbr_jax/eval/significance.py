@@ -15,7 +15,7 @@ https://doi.org/10.1080/00031305.2015.1089789, 2015: the percentiles of t.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -116,14 +116,11 @@ def paired_difference(
     second: Float[np.ndarray, "n s"],
     users: Sequence[str],
     finish: Finish,
-    *,
-    resamples: int = 2000,
-    confidence: float = 0.95,
-    seed: int = 0,
+    **how: Any,
 ) -> Difference:
-    """The difference of two runs, first minus second, over the same examples in the same order."""
-    one = [Column(finish, [first], [second])]
-    return estimates(one, users, resamples=resamples, confidence=confidence, seed=seed)[0]
+    """The difference of two runs, first minus second, over the same examples in the same order; `how` as in
+    `estimates`."""
+    return estimates([Column(finish, [first], [second])], users, **how)[0]
 
 
 def _by_user(

@@ -19,7 +19,8 @@ from pbr_jax.base.provenance import provenance
 from pbr_jax.base.system_errors import located
 from pbr_jax.base.types import UserError
 from pbr_jax.cache.artefacts import Log
-from pbr_jax.config import Config, names, override, to_dict, value_of
+from pbr_jax.config import Config, override, to_dict
+from pbr_jax.config import values as values_of
 from pbr_jax.data.passages import is_split
 from pbr_jax.distributed import processes as hosts
 from pbr_jax.experiment import evaluation
@@ -261,7 +262,7 @@ def _passages(config: Config) -> list[str]:
 def _placed(config: Config) -> Config:
     """The config with the files and folders that it names by absolute paths, so that a run can be opened from
     any working directory."""
-    values: dict[str, Any] = {name: value_of(config, name) for name in names(config)}
+    values = values_of(config)
     if is_split(config.benchmark):  # no file, whatever lies there by its name
         del values["benchmark.passages"]
     served = {name[: -len(".backend")] for name, value in values.items() if value == "http"}

@@ -22,7 +22,8 @@ from typing import Any
 from pbr_jax.base.types import UserError
 from pbr_jax.cache.artefacts import digest
 from pbr_jax.config import CHOSEN, Config, ConfigFile, Overrides, named, overridden, override, to_dict
-from pbr_jax.config.fields import members, names, value_of
+from pbr_jax.config.fields import members
+from pbr_jax.config.fields import values as values_of
 from pbr_jax.config.modules import blamed
 from pbr_jax.config.schema import SLOTS
 from pbr_jax.eval.run_files import flat
@@ -202,7 +203,7 @@ def _changes(start: Config, wanted: Config, file: Path) -> dict[str, Any]:
 
 def _fields(config: Config) -> dict[str, Any]:
     """A config's values by dotted names; the methods that a method is made of by theirs (`retrieve.of`)."""
-    values = {name: value_of(config, name) for name in names(config)}
+    values = values_of(config)
     return {
         name: [one.method for one in value]
         if members(value)

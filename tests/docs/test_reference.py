@@ -37,7 +37,7 @@ def rows(text: str) -> dict[str, list[str]]:
 
 def test_every_field_of_a_config_has_a_row(pages: dict[str, str]) -> None:
     known = rows(pages["options"])
-    fields = {name for name in config.names(config.Config()) if not name.endswith("method")}
+    fields = {name for name in config.values(config.Config()) if not name.endswith("method")}
     nested = {name for name in fields if name.count(".") > 1}  # of classes that several have in common
     assert fields - nested <= set(known)
     assert {name.rpartition(".")[2] for name in nested} <= set(known)
