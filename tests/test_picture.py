@@ -13,8 +13,8 @@ from pbr_jax import run
 from pbr_jax.cli.main import main
 from pbr_jax.config import Config, override
 from pbr_jax.eval.cards import cards
-from pbr_jax.experiment.picture import groups, marks, picture, ranked
 from pbr_jax.experiment.plan import Plan
+from pbr_jax.experiment.questions import groups, marks, picture, ranked
 
 pytest.importorskip("matplotlib")
 

@@ -16,7 +16,7 @@ from pbr_jax import config as configs
 from pbr_jax.base import terminal
 from pbr_jax.base.types import UserError
 from pbr_jax.config import SLOTS, Config, ConfigFile
-from pbr_jax.config.fields import entries
+from pbr_jax.config.schema import entries
 from pbr_jax.methods import METHODS
 from pbr_jax.options import Options, hints, options_in
 

@@ -13,7 +13,6 @@ from pbr_jax.eval import report as reports
 from pbr_jax.eval.cards import QuestionCard, cards, of_user
 from pbr_jax.eval.run_files import folders_of, verified
 from pbr_jax.eval.runs import read_run, run_labels
-from pbr_jax.experiment import picture as pictures
 from pbr_jax.experiment import questions
 from pbr_jax.exporting import export as exporting
 
@@ -101,7 +100,7 @@ def _named(folders: list[Path]) -> dict[str, Path]:
 def picture(options: argparse.Namespace) -> None:
     """Draws a question among the user's documents."""
     refuse_unmarked(options.out, _PICTURE)
-    drawn = pictures.picture(options.run, options.question)
+    drawn = questions.picture(options.run, options.question)
     replace_own(options.out, f"{_PICTURE}\n{drawn}\n", _PICTURE)
     terminal.out(options.out)
 

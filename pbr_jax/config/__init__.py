@@ -4,9 +4,6 @@ A config file is Python with `get_config() -> Config` and optionally `sweep()`, 
 The resolved config is saved as JSON in the run's folder. Methods and their options: `pbr_jax.methods`.
 """
 
-from pbr_jax.config.fields import name_of as name_of
-from pbr_jax.config.fields import unknown as unknown
-from pbr_jax.config.fields import values as values
 from pbr_jax.config.reading import CHOSEN as CHOSEN
 from pbr_jax.config.reading import ConfigFile as ConfigFile
 from pbr_jax.config.reading import Overrides as Overrides
@@ -21,6 +18,9 @@ from pbr_jax.config.reading import override as override
 from pbr_jax.config.reading import to_dict as to_dict
 from pbr_jax.config.schema import SLOTS as SLOTS
 from pbr_jax.config.schema import Config as Config
+from pbr_jax.config.schema import name_of as name_of
+from pbr_jax.config.schema import unknown as unknown
+from pbr_jax.config.schema import values as values
 from pbr_jax.options import LLM as LLM
 from pbr_jax.options import Benchmark as Benchmark
 from pbr_jax.options import Distillation as Distillation

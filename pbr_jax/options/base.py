@@ -1,5 +1,9 @@
-"""The base class of all options: type checks, field names for errors, and their contribution to keys."""
+"""The base classes of all options and of the slots: type checks, names for errors, what counts in keys.
 
+A method is a subclass of the class of a slot."""
+
+import abc
+import contextlib
 import dataclasses
 import difflib
 import functools
@@ -7,7 +11,8 @@ import inspect
 import math
 import typing
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from types import UnionType
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -195,3 +200,225 @@ def default_of(item: dataclasses.Field[Any]) -> Any:
     """A field's default, or `dataclasses.MISSING` if it has none."""
     factory = item.default_factory
     return item.default if factory is dataclasses.MISSING else factory()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(Options, abc.ABC):
+    """A method that fills a slot: its options, the nodes that it needs, and its computation.
+
+    `needs` returns nodes of the graph and computes nothing. Only `needs` and `check_run` see the run. `slot`
+    receives the values of these nodes by name, and returns the slot's callable. The key of a slot is the hash
+    of its options, its code and its needs, so a result cannot depend on data that is not in the key.
+    """
+
+    training_split: ClassVar[TrainingSplit] = "unused"
+    """How the method uses the training split."""
+
+    method: str
+
+    @property
+    def ceiling(self) -> bool:
+        """Whether the method reads the target. Its results are then an upper bound for other systems."""
+        return False
+
+    def learns(self) -> TrainingSplit:
+        """Like `training_split`, for methods where it depends on options."""
+        return self.training_split
+
+    def needs(self, run: Any) -> Mapping[str, Any]:
+        """The nodes (`pbr_jax.graph`) whose values `slot` receives, by the names of its arguments."""
+        return {}
+
+    def check_run(self, run: Any) -> None:
+        """Raises UserError if config, models or data of the run do not allow this method.
+
+        It is called before any computation, but after the data was read: `run.data.value` is the store of
+        documents and questions.
+        """
+
+    @abc.abstractmethod
+    def slot(self, *args: Any, **kwargs: Any) -> Any:
+        """`slot(tally, *, name=value …)` returns the callable of the slot (see `pbr_jax.pipeline`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learner(Method):
+    """A method of any slot that learns from a stream of questions: `class Own(Learner, Retrieve)`.
+
+    Its state is a folder of files. The argument `state` of these functions and of `slot` is the folder of the
+    current state. `values` are the values of the needs by name. Blocks are `pbr_jax.stream.stage.Block`
+    objects.
+    """
+
+    @property
+    def supervised(self) -> bool:
+        """Whether it reads targets, relevant documents and likelihoods of answered questions."""
+        return False
+
+    @property
+    def supervision(self) -> str:
+        """The data that a supervised method learns from, in words, for the notes of a run."""
+        return "what users wrote to questions"
+
+    def start(self, folder: Path, **values: Any) -> None:
+        """Writes the initial state. By default it is an empty folder."""
+
+    def corpus(self, store: Any, state: Path) -> Any:
+        """The store that `slot` searches: that of the run, or a copy (`Store.copy_to`) in the state, which
+        `learn` has changed. Must return the same object for the same state."""
+        return store
+
+    def observe(self, block: Any, *, state: Path, **values: Any) -> list[Any]:
+        """Observations for `learn`: a JSON value per answered question of a block or of a part of a block."""
+        return [None] * len(block.examples)
+
+    @abc.abstractmethod
+    def learn(self, blocks: Any, *, state: Path, out: Path, **values: Any) -> None:
+        """Writes the next state into the folder `out`, which may contain files of an interrupted attempt.
+
+        `blocks`: all blocks so far, newest last. Each is read from disk when it is indexed. With folds of
+        users: all folds except the one to be answered; `state` is then the initial state.
+        """
+
+    def report(self, blocks: Any, *, state: Path, **values: Any) -> Mapping[str, float]:
+        """Numbers for results.json by name, such as the share of correct labels.
+
+        `blocks`: all blocks, newest last, or all folds, with targets and relevant documents. `state`: the
+        state that answered the last of them.
+        """
+        return {}
+
+
+def names_of(methods: Sequence[Method]) -> list[str]:
+    """Unique names of the methods of a list. A second bm25, for example, is called bm25_2."""
+    found: list[str] = []
+    for place, one in enumerate(methods):
+        count = sum(before.method == one.method for before in methods[:place])
+        found.append(f"{one.method}_{count + 1}" if count else one.method)
+    return found
+
+
+_M = TypeVar("_M", bound=Method)
+
+
+def swapped(old: Method, method: type[_M]) -> _M:
+    """Another method, with the old method's values for all fields that both have, if they are valid."""
+    kept = {}
+    for name, hint in hints(method).items():
+        if name == "method" or not hasattr(old, name):
+            continue
+        with contextlib.suppress(UserError):
+            kept[name] = checked(name, getattr(old, name), hint)
+    return method(**kept)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expand(Method):
+    """Slot 1: expands the query text into one or more texts or vectors to search for."""
+
+    section: ClassVar[str] = "expand"
+
+    own_vector: ClassVar[bool] = False
+    """Whether its queries may have vectors, which the retriever uses instead of encoding their texts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neighbours(Method):
+    """Slot 2: chooses the users whose histories are searched."""
+
+    section: ClassVar[str] = "neighbours"
+
+    m: int = 1  # number of users whose documents are searched, the asking user included
+
+    @property
+    def others(self) -> int:
+        """The number of users other than the asking user."""
+        return self.m - 1
+
+    @property
+    def searched(self) -> int:
+        """The maximum number of users whose histories are searched."""
+        return self.m
+
+    def check(self) -> None:
+        self.at_least("m", 1)
+
+    def users(self, run: Any) -> Any:
+        """The node of user vectors, for methods that personalize; None: that of the trained user encoder."""
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retrieve(Method):
+    """Slot 3: retrieves candidates from these histories."""
+
+    section: ClassVar[str] = "retrieve"
+
+    k: int = 4  # number of documents retrieved from each user
+
+    def check(self) -> None:
+        self.at_least("k", 1, "configs/zero_shot.py runs without documents")
+
+    def encoder(self, run: Any) -> Any:
+        """The node of the encoder whose vectors are searched; None: the method searches no vectors."""
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Select(Method):
+    """Slot 4: selects and orders the documents in the prompt."""
+
+    section: ClassVar[str] = "select"
+
+    k: int | None = None  # number of documents in the prompt. None: all that were retrieved
+
+    def check(self) -> None:
+        self.at_least("k", 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generate(Method):
+    """Slot 6: generates the answer."""
+
+    section: ClassVar[str] = "generate"
+
+    own_likelihood: ClassVar[bool] = False
+    """Whether the slot computes its own likelihood of an answer (`pipeline.Scoring`)."""
+
+    max_new_tokens: int | None = None  # maximum length of an answer, in tokens. None: as the task specifies
+    temperature: float = 0.0  # sampling temperature. 0: greedy decoding
+    top_p: float = 1.0  # probability mass of nucleus sampling, from 0 to 1
+    num_beams: int = 1  # number of beams. More than 1: beam search, which does not sample
+    # texts before which an answer ends, in addition to those of the task
+    stop: tuple[str, ...] = field(default=(), metadata=added(()))
+    # seed of sampled answers. Training and all other random choices depend on `seed`. None: `seed` for both
+    seed: int | None = None
+
+    def check(self) -> None:
+        self.at_least("max_new_tokens", 1)
+        self.at_least("temperature", 0)
+        self.between("top_p", 0, 1)
+        self.at_least("num_beams", 1)
+        self.filled("stop")
+        if self.seed is not None:
+            self.between("seed", 0, 2**32 - 1)
+        if self.num_beams > 1 and self.temperature > 0:
+            raise UserError(
+                f"generate.num_beams is {self.num_beams} and generate.temperature {self.temperature}; "
+                "beam search does not sample: set one of them back"
+            )
+
+    def check_run(self, run: Any) -> None:
+        run.config.llm.check_beams(self.num_beams)
+
+    def sampling_seed(self, seed: int) -> int:
+        """The seed of sampled answers in a run with this seed; 0 if answers are not sampled."""
+        return 0 if not self.temperature else seed if self.seed is None else self.seed
+
+    def stop_strings(self, task: Any) -> tuple[str, ...]:
+        """The stop strings of an answer to this task. The answer ends before the first of them."""
+        return tuple(dict.fromkeys((*task.stop, *self.stop)))
+
+    def resolved(self, task: Any) -> "Generate | None":
+        """The method that answers this task; None: the task is not answered."""
+        return self

@@ -22,10 +22,9 @@ from typing import Any
 from pbr_jax.base.types import UserError
 from pbr_jax.cache.artefacts import digest
 from pbr_jax.config import CHOSEN, Config, ConfigFile, Overrides, named, overridden, override, to_dict
-from pbr_jax.config.fields import members
-from pbr_jax.config.fields import values as values_of
-from pbr_jax.config.modules import blamed
-from pbr_jax.config.schema import SLOTS
+from pbr_jax.config.reading import blamed
+from pbr_jax.config.schema import SLOTS, members
+from pbr_jax.config.schema import values as values_of
 from pbr_jax.eval.run_files import flat
 from pbr_jax.experiment.plan import Plan
 from pbr_jax.stages.run import line
