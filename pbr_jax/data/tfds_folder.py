@@ -135,7 +135,8 @@ def package(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:
+        missing, *_ = (error.name or name).split(".")
         raise UserError(
-            f"found no package {error.name}, wanted it to read and write prepared data; "
+            f"found no package {missing}, wanted it to read and write prepared data; "
             "pip install 'pbr-jax[data]'"
         ) from error
