@@ -77,6 +77,8 @@ def check(name: str, table: Table) -> None:
         raise wrong("it has neither date nor recorded")
     for row in table["rows"]:
         _check_row(row, table, wrong)
+    if table.get("recorded") is None and any(one["commit"] is None for one in rows(table)):
+        raise wrong("a row has no commit, and the table does not say in which commit it was recorded")
 
 
 def _check_row(row: Row, table: Table, wrong: Any) -> None:

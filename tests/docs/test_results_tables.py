@@ -75,6 +75,7 @@ def test_every_table_follows_the_schema(name: str) -> None:
         (lambda t: t.update(cost=""), "cost is '', which nobody can plan with"),
         (lambda t: t.update(meaning=["One.", "Two."]), "meaning has to be three sentences"),
         (lambda t: t.update(date=None), "it has neither date nor recorded"),
+        (lambda t: t.update(commit=None), "a row has no commit, and the table does not say in which"),
         (lambda t: t.update(colour="red"), "unknown fields: colour"),
         (lambda t: t["rows"][1].update(value="-0.04"), "value is '-0.04', not a number"),
         (lambda t: t["rows"][1].update(value=Decimal("0.1")), r"the value 0.1 lies outside \[-0.06, 0.018\]"),
