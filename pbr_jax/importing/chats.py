@@ -11,7 +11,7 @@ the record: it would be that of all its rows, none of which were earlier then.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +24,7 @@ from pbr_jax.importing.left_out import LeftOut
 _LISTS = ("messages", "conversations", "conversation", "chat_messages", "contents", "turns", "items")
 _ROLES = ("role", "from", "sender", "author", "speaker")
 _TEXTS = ("content", "value", "text", "parts", "message")
-_USERS = ("user", "user_id", "userid", "username", "customer", "customer_id")
+_USERS = ("user", "user_id", "userid", "username", "customer", "customer_id", "user.id")
 _CONVERSATIONS = ("conversation", "conversation_id", "chat_id", "thread_id", "session_id", "dialogue_id")
 _OWN = (*_CONVERSATIONS, "id")
 _TIMES = ("created", "created_at", "create_time", "time", "timestamp", "date", "datetime", "sent", "sent_at")
@@ -122,7 +122,7 @@ def _of_conversation(
 ) -> Iterator[_Record]:
     if not messages:
         turn.left_out.add("conversations without messages", turn.place)
-    user, time = _first(values, _USERS), _first(values, _TIMES)
+    user, time = _named(values, _USERS), _named(values, _TIMES)
     if user is None:
         user, time = _first(values, _OWN, turn.place.rpartition(": ")[2]), None
     used = {*_USERS, *_OWN, *_TIMES, *(path.partition("[")[0] for path in messages)}
@@ -150,7 +150,14 @@ def _of_message(
     turn.moment = moment
     yield from turn.rows(message)
     if message.speaker == "user":
-        turn.about, turn.place = {"user": _first(values, _USERS, conversation)}, place
+        turn.about, turn.place = {"user": _named(values, _USERS, conversation)}, place
+
+
+def _named(values: Mapping[str, Any], names: Sequence[str], default: Any = None) -> Any:
+    """The value of the first of these names that has one in a record, or else in an object of it."""
+    nested = [name for name in values if name.rpartition(".")[2] in names]
+    cells = {name: value for name, value in values.items() if not isinstance(value, Mapping)}
+    return _first(cells, (*names, *nested), default)
 
 
 def _is_message(values: Mapping[str, Any]) -> bool:
@@ -162,12 +169,15 @@ def _is_message(values: Mapping[str, Any]) -> bool:
 
 def _messages(values: Mapping[str, Any]) -> dict[str, Any] | None:
     """The messages of a record by their place in it; None where it is no conversation."""
-    for name in _LISTS:
-        messages = _listed(values.get(name))
-        known = name == _LISTS[0] or (name == _LISTS[1] and not messages)
-        if messages is not None and (known or any(map(_role, messages[:1]))):
-            return {f"{name}[{number}]": message for number, message in enumerate(messages)}
-    asked, said = values.get("input"), _listed(values.get("output"))
+    lists = {name: items for name in values if (items := _listed(values[name])) is not None}
+    ends = {name: name.rpartition(".")[2] for name in lists}
+    for name, items in lists.items():
+        known = ends[name] == _LISTS[0] or (ends[name] == _LISTS[1] and not items)
+        if ends[name] in _LISTS and (known or any(map(_role, items[:1]))):
+            messages = {f"{name}[{number}]": message for number, message in enumerate(items)}
+            choices = ((of, lists[of]) for of in lists if ends[of] == "choices" and lists[of])
+            return messages | {f"{of}[0].message": first.get("message") for of, (first, *_) in choices}
+    asked, said = values.get("input"), lists.get("output")
     if not said or not isinstance(said[0], Mapping) or "type" not in said[0]:
         return None
     asked = [{"role": "user", "content": asked}] if isinstance(asked, str) else _listed(asked) or []

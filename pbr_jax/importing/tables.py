@@ -63,8 +63,8 @@ def rows(source: str | Path | Iterable[Any], left_out: LeftOut | None = None) ->
     rows when they are reached.
     """
     left_out = LeftOut() if left_out is None else left_out
-    found = chats.rows(_records(source, left_out), left_out)
-    yield from (Row(_flat(values, place), place) for values, place in found)
+    records = ((_flat(values, place), place) for values, place in _records(source, left_out))
+    yield from (Row(values, place) for values, place in chats.rows(records, left_out))
 
 
 def _records(
