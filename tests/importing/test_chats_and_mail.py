@@ -11,6 +11,8 @@ import pytest
 from pbr_jax import data
 from pbr_jax.base.types import Example, UserError
 from pbr_jax.config import Benchmark
+from pbr_jax.importing.columns import Columns
+from pbr_jax.importing.left_out import LeftOut
 from pbr_jax.importing.tables import rows
 from pbr_jax.importing.writing import import_table
 
@@ -67,6 +69,131 @@ def test_what_is_no_message_is_named(message: Any, told: str) -> None:
     with pytest.raises(UserError) as error:
         list(rows([{"messages": [message]}]))
     assert told in str(error.value)
+
+
+_TOOL_USE = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
+_FORMS: dict[str, dict[str, Any]] = {
+    "OpenAI, chat": {
+        "messages": [
+            {"role": "developer", "content": "Be brief."},
+            {"role": "user", "content": [{"type": "text", "text": "Where?"}, {"type": "image_url"}]},
+            {"role": "assistant", "content": "Let me see.", "tool_calls": [{"id": "c", "type": "function"}]},
+            {"role": "tool", "tool_call_id": "c", "content": "3"},
+            {"role": "assistant", "content": "In hall 3.", "tool_calls": None},
+        ]
+    },
+    "OpenAI, a request and its response": {
+        "request": {"messages": [{"role": "user", "content": "Where?"}], "user": "ann"},
+        "response": {
+            "choices": [{"message": {"role": "assistant", "content": "In hall 3."}}, {}],
+            "created": 1,
+        },
+    },
+    "OpenAI, responses": {
+        "input": "Where?",
+        "output": [
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Hm."}]},
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c", "output": "3"},
+            {
+                "type": "message",
+                "role": "assistant",
+                "content": [{"type": "output_text", "text": "In hall 3."}],
+            },
+        ],
+        "text": {"format": {"type": "text"}},
+    },
+    "Anthropic": {
+        "metadata": {"user_id": "ann"},
+        "messages": [
+            {"role": "user", "content": "Where?"},
+            {
+                "role": "assistant",
+                "content": [{"type": "text", "text": "Hm."}, {"type": "tool_use", "id": "t"}],
+            },
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "3"}]},
+            {"role": "assistant", "content": [{"type": "text", "text": "In hall 3."}]},
+        ],
+    },
+    "Anthropic, a tool of the server": {
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "Where?"}]},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "text", "text": "Hm."},
+                    _TOOL_USE,
+                    {"type": "text", "text": "In hall 3."},
+                ],
+            },
+        ]
+    },
+    "Gemini": {
+        "contents": [
+            {"role": "user", "parts": [{"text": "Where?"}]},
+            {"role": "model", "parts": [{"functionCall": {"name": "f"}}]},
+            {"role": "user", "parts": [{"functionResponse": {"name": "f"}}]},
+            {"role": "model", "parts": [{"text": "In hall 3."}]},
+        ]
+    },
+    "ShareGPT": {
+        "conversations": [
+            {"from": "system", "value": "Be brief."},
+            {"from": "human", "value": "Where?"},
+            {"from": "function_call", "value": "{}"},
+            {"from": "observation", "value": "3"},
+            {"from": "gpt", "value": "In hall 3."},
+        ]
+    },
+    "Claude's export": {
+        "chat_messages": [
+            {"sender": "human", "text": "Where?", "content": [{"type": "text", "text": "Where?"}]},
+            {"sender": "assistant", "text": "In hall 3.", "content": []},
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("form", _FORMS)
+def test_the_answer_of_every_form_is_what_follows_the_last_call(form: str) -> None:
+    left_out = LeftOut()
+    user = {} if form.startswith(("OpenAI, a request", "Anthropic")) else {"user": "ann"}
+    (row,) = rows([_FORMS[form] | user], left_out)
+    who = "ann" if form != "Anthropic, a tool of the server" else "row 1"
+    assert (row.text("user"), row.text("input"), row.text("output")) == (who, "Where?", "In hall 3.")
+    messages = [len(found) for name, found in _FORMS[form].items() if isinstance(found, list)]
+    assert left_out.count == max(0, sum(messages) - 2 + isinstance(_FORMS[form].get("input"), str))
+
+
+def test_fields_of_a_record_are_columns_of_its_turns(tmp_path: Path) -> None:
+    accounts = [
+        {"account": {"id": f"a{i % 2}"}, "topic": "tea", "created": 1_700_000_000 + i} for i in range(4)
+    ]
+    chats = [said("Hi", "Hello", **account) for account in accounts]
+    made = import_table(chats, tmp_path / "out", Columns(user="account.id"))
+    assert (made.users, made.columns.category) == (2, "topic")
+
+
+def test_messages_of_a_table_are_in_the_order_of_time() -> None:
+    def message(role: str, day: int, **keys: str) -> dict[str, Any]:
+        return {"conversation": "c", "role": role, "text": role, "time": f"2024-01-0{day}", **keys}
+
+    with pytest.raises(
+        UserError, match=r"row 2: found '2024-01-01', wanted no earlier time .* sort the table"
+    ):
+        list(rows([message("user", 2), message("assistant", 1)]))
+    left_out = LeftOut()
+    table = [
+        message("user", 1),
+        message("assistant", 2, conversation=""),
+        message("boss", 3),
+        message("ai", 4),
+    ]
+    assert [row.values["output"] for row in rows(table, left_out)] == ["ai"]
+    assert left_out.lines() == (
+        "1 messages without a conversation; the first is row 2",
+        "1 messages of a role that is neither a user's nor an assistant's; the first is row 3, role 'boss'",
+    )
 
 
 def letter(sender: str, text: str, **headers: str) -> EmailMessage:
@@ -148,3 +275,42 @@ def test_headers_that_are_no_text_stop_nothing(tmp_path: Path, header: bytes) ->
     (tmp_path / "t.mbox").write_bytes(odd + b"\n\ncaf\xc3\xa9\n\n" + odd + b"\n\nmore\n")
     inputs, outputs = zip(*((row.values["input"], row.values["output"]) for row in rows(tmp_path / "t.mbox")))
     assert (inputs, outputs) == (("s", "s"), ("café", "more"))
+
+
+def test_mailboxes_of_a_folder_are_read_together(tmp_path: Path) -> None:
+    """An answer finds its question in another box, and a copy of a message counts once."""
+    (tmp_path / "mail").mkdir()
+    asked = letter("ann@x.org", "Is it on?", subject="Party", message_id="<1@x>")
+    draft = letter("bob@y.org", "It is.", subject="Re: Party", message_id="<2@x>", x_gmail_labels="Entwürfe")
+    answer = letter("bob@y.org", "It is.", subject="Re: Party", message_id="<2@x>", references="<0@x> <1@x>")
+    box(tmp_path / "mail" / "All.mbox", [draft, answer])
+    box(tmp_path / "mail" / "Inbox.mbox", [asked])
+    box(tmp_path / "mail" / "Sent.mbox", [answer])
+    left_out = LeftOut()
+    found = [(row.values["user"], row.values["input"]) for row in rows(tmp_path / "mail", left_out)]
+    assert found == [("bob@y.org", "Is it on?"), ("ann@x.org", "Party")]
+    assert [line.partition(";")[0] for line in left_out.lines()] == [
+        "1 drafts",
+        "1 copies of a message with the same id",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("header", "address"),
+    [
+        ('"Müller, Anna" <Anna@x.org>', "anna@x.org"),
+        ("=?utf-8?q?M=C3=BCller=2C_Anna?= <anna@x.org>", "anna@x.org"),
+        ("=?utf-8?q?M=C3=BCller=2C_Anna_=3Canna=40x=2Eorg=3E?=", "anna@x.org"),
+        ("Müller, Anna <anna@x.org>", "anna@x.org"),
+        ('"bob@y.org" <anna@x.org>', "anna@x.org"),
+        ("anna@x.org (Anna, Müller)", "anna@x.org"),
+        ("anna@x.org, bob@y.org", "anna@x.org"),
+        ("Müller, Anna", None),
+    ],
+)
+def test_a_sender_is_an_address(tmp_path: Path, header: str, address: str | None) -> None:
+    (tmp_path / "t.mbox").write_text(
+        f"From a\nFrom: {header}\nDate: Sat, 3 Feb 2024 14:05:00 +0000\nSubject: s\n\nHello\n",
+        encoding="utf-8",
+    )
+    assert [row.values["user"] for row in rows(tmp_path / "t.mbox")] == ([address] if address else [])
