@@ -29,12 +29,14 @@ ROWS: dict[str, Overrides] = {
     "from the last state": {"retrieve.starts": "last"},
     "own negatives": {"retrieve.loss.negatives": "labelled"},
     "luf, accuracy .8": {"retrieve.labels.keep": 0.8},
+    "luf, .4 wrong": {"retrieve.labels.wrong": 0.4},
+    "luf, .2 wrong": {"retrieve.labels.wrong": 0.2},
     "self": {"retrieve.labels.kind": "self"},
     "random 10": {"retrieve.labels.kind": "random_k"},
     "shuffled labels": {"retrieve.labels.kind": "shuffled"},
 }
 REPEATED = {
-    "mixed": ("frozen", "centred", "luf", "luf, accuracy .6"),
+    "mixed": ("frozen", "centred", "luf", "luf, accuracy .6", "luf, .4 wrong"),
     "by article": ("frozen", "centred", "luf"),
 }
 

@@ -172,6 +172,9 @@ class Labels(Options):
     # probability that a D+ document keeps its label; otherwise it becomes D-. Figure 3 simulates in this way
     # models that overlook answers
     keep: float = 1.0
+    # probability that a D+ document loses its label to another document of the ranking, drawn at random. It
+    # simulates models that take the wrong document for the answer
+    wrong: float = field(default=0.0, metadata=added(0.0))
 
     def check(self) -> None:
         self.at_least("depth", 1)
@@ -182,6 +185,7 @@ class Labels(Options):
         self.at_least("margin", 0)
         self.at_least("among", 1)
         self.between("keep", 0, 1)
+        self.between("wrong", 0, 1)
 
     @property
     def supervised(self) -> bool:

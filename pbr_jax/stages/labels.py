@@ -85,21 +85,29 @@ def label(
         graded = _given(options, examples, shown, seed)
         labelled = [Labelled([c.row for c in ranking], grades) for ranking, grades in zip(shown, graded)]
     return [
-        one._replace(grades=_kept(one, options.keep, example, seed))
+        one._replace(grades=_noisy(one, options, example, seed))
         for example, one in zip(examples, labelled, strict=True)
     ]
 
 
-def _kept(labelled: Labelled, keep: float, example: Example, seed: int) -> list[float]:
-    """Each D+ stays one with probability `keep`; what stays at a smaller `keep` stays at a larger one.
+def _noisy(labelled: Labelled, options: Labels, example: Example, seed: int) -> list[float]:
+    """Each D+ stays one with probability `keep`, and passes its label to another document with `wrong`.
 
-    It is drawn for question and document, at whichever rank that stands.
+    What stays at a smaller `keep` stays at a larger one, and what is wrong at a smaller `wrong` is wrong at a
+    larger one. It is drawn for question and document, at whichever rank that stands.
     """
-
-    return [
-        0.0 if grade == 1 and _draw(seed, f"keep {row}", example).random() >= keep else float(grade)
-        for row, grade in zip(labelled.rows, labelled.grades, strict=True)
-    ]
+    grades = [float(grade) for grade in labelled.grades]
+    others = [place for place, grade in enumerate(grades) if grade != 1]
+    for place, row in enumerate(labelled.rows):
+        if labelled.grades[place] != 1:
+            continue
+        if _draw(seed, f"keep {row}", example).random() >= options.keep:
+            grades[place] = 0.0
+        elif options.wrong and others:
+            draw = _draw(seed, f"wrong {row}", example)
+            if draw.random() < options.wrong:
+                grades[place], grades[others[draw.integers(len(others))]] = 0.0, 1.0
+    return grades
 
 
 def _draw(seed: int, what: str, *examples: Example) -> np.random.Generator:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from pbr_jax.base.types import Candidate, Document, Example, UserError
 from pbr_jax.config import Config, override
@@ -125,6 +126,25 @@ def test_a_positive_is_kept_at_the_rate_and_the_rest_is_irrelevant():
     again = label(Labels(kind="gold", keep=0.6), examples[100:], rankings[100:], seed=2)
     assert [one.grades[:3] for one in again] == kept[0.6][100:].tolist()
     assert not np.array_equal(kept[0.6][:, 0], kept[0.6][:, 1])
+
+
+def test_a_wrong_label_stands_at_a_random_other_document():
+    examples = [question(i, [0, 1]) for i in range(600)]
+    rankings = [ranking(range(6))] * 600
+    found = {}
+    for wrong in (0.0, 0.4, 1.0):
+        grades = np.array(
+            [one.grades for one in label(Labels(kind="gold", wrong=wrong), examples, rankings, seed=2)]
+        )
+        assert set(np.unique(grades)) == {0.0, 1.0}
+        assert grades[:, :2].mean() == pytest.approx(1 - wrong, abs=4 * math.sqrt(0.25 / 1200))
+        assert (grades.sum(1) <= 2).all()  # two wrong labels may meet at one document
+        found[wrong] = grades
+    assert (found[1.0][:, :2] <= found[0.4][:, :2]).all()  # nested
+    places = found[1.0][:, 2:].sum(0)
+    assert stats.chisquare(places).pvalue > 1e-3
+    alone = label(Labels(kind="gold", wrong=1.0), [question(0, [1])], [ranking([1])], seed=2)
+    assert alone[0].grades == [1.0]  # there is no other document
 
 
 def test_whether_a_positive_is_kept_does_not_depend_on_its_rank():
@@ -301,7 +321,15 @@ def test_accuracy_leaves_out_what_is_not_defined():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"keep": 1.1}, {"depth": 0}, {"judged": 0}, {"among": 0}, {"positive": -1.0}, {"margin": -1.0}],
+    [
+        {"keep": 1.1},
+        {"wrong": 1.1},
+        {"depth": 0},
+        {"judged": 0},
+        {"among": 0},
+        {"positive": -1.0},
+        {"margin": -1.0},
+    ],
 )
 def test_options_that_make_no_sense(wrong: dict[str, Any]):
     with pytest.raises(UserError, match=rf"retrieve\.labels\.{next(iter(wrong))} is "):
