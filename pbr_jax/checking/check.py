@@ -20,6 +20,7 @@ from pbr_jax.eval.runs import read_run
 from pbr_jax.experiment.opening import plan_of
 from pbr_jax.experiment.plan import Plan
 from pbr_jax.methods import generate
+from pbr_jax.text.lengths import cut_notes
 
 PAGE, NUMBERS, REPORT = "verdict.md", "verdict.json", "report.html"
 _SPOKEN = 10  # questions that are answered in the first round of answers
@@ -62,6 +63,8 @@ def check(
         last.folders, plan.store.value, None if answers is None else answers.folders, _look(base, last)
     )
     notes = list(_notes(total, last))
+    cut = (note for path in last.folders.values() for note in cut_notes(read_run(path).counts))
+    notes += dict.fromkeys(note[0].upper() + note[1:] + "." for note in cut)
     if speaks and answers is None:
         notes.append(_no_answers(last, taken))
     found = dataclasses.replace(

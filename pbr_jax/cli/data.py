@@ -6,24 +6,40 @@ import dataclasses
 from pbr_jax import data
 from pbr_jax.base import terminal
 from pbr_jax.base.types import UserError
-from pbr_jax.config import Benchmark
+from pbr_jax.config import Benchmark, Encoder
 from pbr_jax.data import own, prepared, recipes, synthetic
 from pbr_jax.importing import example
 from pbr_jax.importing.columns import Columns
 from pbr_jax.importing.writing import import_table
 from pbr_jax.llm import answers_file
+from pbr_jax.models import sentence_folder
+from pbr_jax.models.pretrained import locate
+from pbr_jax.text.lengths import CUT, count_cut, cut_notes
+from pbr_jax.text.tokenizing import load_tokenizer
 
 
 def validate(options: argparse.Namespace) -> None:
     """Checks every record of a benchmark, and counts them."""
     fields = {name: getattr(options, name) for name in ("name", "root", "form", "passages", "distractors")}
     benchmark = Benchmark(**{name: v for name, v in fields.items() if v is not None})
-    for split in data.validate(benchmark):
+    encoder = Encoder()
+    folder = locate(encoder.model)
+    tokenizer = load_tokenizer(folder, max_length=encoder.max_length or sentence_folder.max_length(folder))
+    cut: dict[int, int] = {}  # by the hash of each text
+
+    def read(text: str) -> None:
+        if (name := hash(text)) not in cut:
+            cut[name] = count_cut(tokenizer, [(text,)])
+
+    for split in data.validate(benchmark, read):
         terminal.out(str(split))
         for repair in split.repairs:
             terminal.out(f"  repaired: {repair}")
     for line in own.left_out(benchmark):
         terminal.out(f"left out: {line}")
+    counts = zip(CUT, (sum(cut.values()), len(cut), tokenizer.max_length or 0))
+    for note in cut_notes(dict(counts)):
+        terminal.out(f"note: with the default encoder {note}")
 
 
 def prepare(options: argparse.Namespace) -> None:
@@ -95,4 +111,13 @@ def import_answers(options: argparse.Namespace) -> None:
     merged = answers_file.Answers(answers_file.location()).merge(options.file)
     terminal.out(
         f"{merged.added} answers added, {merged.known} were there, {merged.conflicts} differed: ours kept"
+    )
+
+
+def remove_answers(options: argparse.Namespace) -> None:
+    """Erases the cached answers of a model."""
+    count = answers_file.Answers(answers_file.location()).erase_model(options.llm)
+    terminal.out(
+        f"{count} answers of {options.llm} erased; finished stages keep what they made of them: a run with "
+        "--llm.ask_again 1 (or a higher number) makes them anew"
     )

@@ -168,11 +168,13 @@ data.recipe  data.recipe  get the data used in the documentation
   --check FOLDER:path  compare a folder with the data used there
 data.synthetic  data.write_synthetic  write the synthetic benchmark in LaMP's format
   --out path!; --seed int=0; --users int=60
-cache  ACTION  export and import cached answers of language models, which are stored without the prompts
+cache  ACTION  export, import and erase cached answers of language models, stored without the prompts
 cache.export  data.export_answers  write all answers to a JSONL file
   file FILE:path
 cache.import  data.import_answers  add all answers of an exported file, or none if it is invalid
   file FILE:path
+cache.rm  data.remove_answers  erase the answers of one model
+  --llm MODEL:text!  its name in llm.model
 completion  completion.completion  print a completion script for a shell
   shell bash|zsh|tcsh
 """

@@ -6,7 +6,7 @@
 
 import difflib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -177,17 +177,17 @@ def splits(benchmark: Benchmark) -> tuple[str, ...]:
     return found
 
 
-def validate(benchmark: Benchmark) -> list[SplitSummary]:
+def validate(benchmark: Benchmark, read: Callable[[str], object] = len) -> list[SplitSummary]:
     """Read the task, every split under the root and the passages to their end and count.
 
-    Raises UserError for the first fault.
+    `read` is called with the text of each document of a split. Raises UserError for the first fault.
     """
     task(benchmark)
     shared = passages.count(benchmark)
-    return [_summary(replace(benchmark, split=split), shared) for split in splits(benchmark)]
+    return [_summary(replace(benchmark, split=split), shared, read) for split in splits(benchmark)]
 
 
-def _summary(benchmark: Benchmark, shared: int) -> SplitSummary:
+def _summary(benchmark: Benchmark, shared: int, read: Callable[[str], object]) -> SplitSummary:
     files(benchmark)
     repairs: list[str] = []
     users: set[str] = set()
@@ -203,7 +203,10 @@ def _summary(benchmark: Benchmark, shared: int) -> SplitSummary:
         units |= {example.unit} - {""}
         sizes.add(len(example.profile))
         for document in example.profile:
-            known[document.time is not None].add(hash((document.user_id, document.id)))
+            name, there = hash((document.user_id, document.id)), known[document.time is not None]
+            if name not in there:
+                read(document.text)
+            there.add(name)
         counts.update(
             examples=1,
             targets=int(example.target is not None),

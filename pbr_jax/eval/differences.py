@@ -35,7 +35,8 @@ number of documents a difference between systems may be theirs."""
 
 _UNTOLD = frozenset(
     {"llm.batch_size", "llm.tensor_parallel", "llm.offline", "llm.key_variable", "llm.concurrency",
-     "llm.timeout", "llm.retries", "llm.price_prompt", "llm.price_completion", "encoder.batch_tokens",
+     "llm.timeout", "llm.retries", "llm.max_failed", "llm.check_prompts", "llm.headers_variable",
+     "llm.price_prompt", "llm.price_completion", "encoder.batch_tokens",
      "generate.seed"}
 )  # fmt: skip
 """How fast the same comes about, and what is averaged over."""
@@ -52,9 +53,15 @@ def obstacles(runs: Sequence[Run]) -> list[str]:
     reasons = []
     if len({str(run.fingerprint.get("data")) for run in runs}) > 1:
         reasons.append("read different data (their data hashes differ)")
-    known = [run.records for run in runs if run.records is not None]
+    every = set[str]().union(*(run.records or () for run in runs))
+    known = [
+        {id: record for id, record in {**run.records, **run.unanswered}.items() if id in every}
+        for run in runs
+        if run.records is not None
+    ]
     owners = [{id: (r.user_id, r.unit) for id, r in records.items()} for records in known]
-    if len({run.n for run in runs}) > 1 or any(one != owners[0] for one in owners):
+    asked = {run.n + int(run.counts.get("unanswered", 0)) for run in runs}
+    if (len(asked) > 1 and len(known) < len(runs)) or any(one != owners[0] for one in owners):
         reasons.append("did not score the same examples")
     elif any(len({records[id].target for records in known} - {None}) > 1 for id in (known or [{}])[0]):
         reasons.append("were scored against different targets")  # None: no text was kept, or no target
@@ -67,13 +74,14 @@ def same_variant(runs: Sequence[Run], name: str) -> bool:
 
 
 def shared_clusters(runs: Sequence[Run]) -> dict[str, str]:
-    """`Record.cluster` of each scored example, sorted by id.
+    """`Record.cluster` of each example that all runs scored, sorted by id.
 
     Empty where runs cannot be compared, or hold no examples.
     """
     if obstacles(runs) or any(run.records is None for run in runs):
         return {}
-    return {id: record.cluster for id, record in sorted((runs[0].records or {}).items())}
+    shared = set(runs[0].records or ()).intersection(*(run.records or () for run in runs))
+    return {id: record.cluster for id, record in sorted((runs[0].records or {}).items()) if id in shared}
 
 
 def statistics_of(

@@ -82,7 +82,8 @@ def _sections(
     groups: dict[tuple[str, str, object], list[Run]] = {}
     for run in map(read_run, folders_of(runs)):
         run = run if part is None else over(run, part)
-        questions = None if part is None or run.records is None else frozenset(run.records)
+        asked = frozenset({**(run.records or {}), **run.unanswered})
+        questions = None if part is None or run.records is None else asked
         groups.setdefault((run.benchmark, run.split, questions), []).append(run)
     every = [run.system for group in groups.values() for run in group]
     elsewhere = part is not None and reference in every

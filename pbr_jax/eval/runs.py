@@ -47,7 +47,8 @@ class Run:
     a stream: the metrics of the questions from a place to before another, and of all before that. `clusters`:
     what intervals are over, "users" or "units". `over`: of parts of a stream. `shift`: how many questions
     arrive before a stream's shift. `learned`: what its learners report, "slot: name". `judge`: what a
-    language model that grades answers found (`eval.evaluate.judged`); empty where none did.
+    language model that grades answers found (`eval.evaluate.judged`); empty where none did. `unanswered`:
+    the examples that are not scored because no answer to them can be used.
     """
 
     path: Path
@@ -80,6 +81,7 @@ class Run:
     shift: int | None
     learned: dict[str, float]
     judge: dict[str, Any]
+    unanswered: dict[str, Record]
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,7 @@ def _run(path: Path, results: Mapping[str, Any]) -> Run:
     task, judge = results.get("task") or {}, results.get("judge") or {}
     if judge:
         judge = {**judge, **_scores(judge)}
+    records, unanswered = _read_records(path)
     return Run(
         path=path,
         system=_line(results["system"]),
@@ -143,7 +146,7 @@ def _run(path: Path, results: Mapping[str, Any]) -> Run:
         counts=_floats(results.get("counts")),
         seconds=_floats(results.get("seconds")),
         config=flat(read_json(path / "config.json")),
-        records=_read_records(path),
+        records=records,
         categories=_categories(results),
         weights=_weights(path / "run.json"),
         ceiling=results.get("ceiling") is True,
@@ -165,6 +168,7 @@ def _run(path: Path, results: Mapping[str, Any]) -> Run:
             for name, value in values.items()
         },
         judge=judge,
+        unanswered=unanswered,
     )
 
 
@@ -202,26 +206,28 @@ def _weights(path: Path) -> dict[str, str]:
     return {name: str(part["options"]) for name, part in models.items() if "options" in part}
 
 
-def _read_records(path: Path) -> dict[str, Record] | None:
-    """Scored examples by id, or None where the file is absent (a folder shared without texts)."""
+def _read_records(path: Path) -> tuple[dict[str, Record] | None, dict[str, Record]]:
+    """Scored examples by id, or None where the file is absent (a folder shared without texts); and those that
+    would be scored if they had an answer."""
     if not (path / "predictions.jsonl").exists():
-        return None
-    return {
-        str(line["id"]): Record(
-            user_id=str(line["user_id"]),
-            prediction=line.get("prediction"),
-            target=line.get("target"),
-            metrics=_floats(line["metrics"]),
-            expected=line.get("expected"),
-            near=line.get("near_target") is True,
-            unit=str(line.get("unit", "")),
-            category=str(line.get("category", "")),
-            history=line.get("history"),
-            over=tuple(line.get("over") or ()),
-        )
-        for line in lines(path)
-        if line.get("metrics")
-    }
+        return None, {}
+    scored: dict[str, Record] = {}
+    unanswered: dict[str, Record] = {}
+    for line in lines(path):
+        if line.get("metrics") or "unanswered" in line:
+            (unanswered if "unanswered" in line else scored)[str(line["id"])] = Record(
+                user_id=str(line["user_id"]),
+                prediction=line.get("prediction"),
+                target=line.get("target"),
+                metrics=_floats(line["metrics"]),
+                expected=line.get("expected"),
+                near=line.get("near_target") is True,
+                unit=str(line.get("unit", "")),
+                category=str(line.get("category", "")),
+                history=line.get("history"),
+                over=tuple(line.get("over") or ()),
+            )
+    return scored, unanswered
 
 
 def table_rows(runs: Sequence[Run]) -> list[Row]:
@@ -333,6 +339,7 @@ def over(run: Run, part: str) -> Run:
         metrics=found.metrics,
         intervals=found.intervals,
         records=_kept(run, (id for id, record in (run.records or {}).items() if part in record.over)),
+        unanswered={id: record for id, record in run.unanswered.items() if part in record.over},
         categories={},
         over={},
         blocks={},

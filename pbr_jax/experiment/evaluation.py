@@ -83,9 +83,9 @@ def evaluated(
     `learned`: examples of a training split that does not stand in the store. `arrivals`: of a stream.
     """
     made = made._replace(scores=None if made.scores is None else list(made.scores))
-    unfinished = Counter[str]()
+    lost = Counter[str]()
     ranks: list[float] | None = [] if task.short_answers and store.has_shared else None
-    records = list(_records(task, store, made, unfinished, ranks))
+    records = list(_records(task, store, made, lost, ranks))
     places = place_distribution([record.pop("places") for record in records if "places" in record])
     examples, n = list(store.examples()), len(records)
     over = {} if arrivals is None else subsets(arrivals, examples, shared=store.has_shared)
@@ -100,35 +100,36 @@ def evaluated(
         confidence=options.confidence,
         seed=seed,
     )
-    evaluation = score(scored=[example.scored for example in examples])
+    scored = [e.scored and "unanswered" not in r for e, r in zip(examples, records, strict=True)]
+    evaluation = score(scored=scored)
     for record, metrics in zip(records, evaluation.per_example, strict=True):
         record["metrics"] = metrics
-    shares = label_distribution(task, _predictions(made, records) or []) or places
-    shares_copied = [
-        r["copied"] for r, e in zip(records, examples, strict=True) if e.scored and "copied" in r
-    ]
+    given = [record for record in records if "unanswered" not in record]
+    shares = label_distribution(task, _predictions(made, given) or []) or places
+    shares_copied = [r["copied"] for r, one in zip(records, scored, strict=True) if one and "copied" in r]
     values = Evaluated(
         **{name: getattr(evaluation, name) for name in _EVALUATED},
         dropped=store.summary.examples - n,
         intervals=_lists(evaluation.intervals),
         by_category_intervals={name: _lists(own) for name, own in evaluation.by_category_intervals.items()},
-        notes=[*evaluation.notes, *one_answer_note(shares, n), *_note_unfinished(unfinished, n)],
+        notes=[*evaluation.notes, *one_answer_note(shares, n), *_note_lost(lost, records)],
         answers=shares,
-        counts={**_counts(store, examples, evaluation, learned), **unfinished, **_shown(records)},
+        counts={**_counts(store, examples, evaluation, learned), **lost, **_shown(records)},
         copied=copies(shares_copied),
     )
     if arrivals is not None:
         values.blocks, values.over, values.shift = evaluation.by_block, evaluation.over, arrivals.shift
         _tell_places(records, arrivals, over)
     if made.judged is not None:
-        values.judge = _judged(examples, records, made.judged, options, seed)
+        values.judge = _judged(examples, records, made.judged, options, seed, scored)
     if (near := store.near_targets).any():
-        rest = score(scored=[e.scored and not held for e, held in zip(examples, near, strict=True)])
+        rest = score(scored=[one and not held for one, held in zip(scored, near, strict=True)])
         intervals = _lists(rest.intervals)
         values.without_near_targets = {"n": rest.n, "metrics": rest.metrics, "intervals": intervals}
     return values, records
 
 
+_NAMED = 20  # questions that a note lists
 _EVALUATED = ("n", "metrics", "by_category", "by_category_users", "clusters", "variants")  # of `Evaluation`
 
 
@@ -169,13 +170,14 @@ def _judged(
     judgements: Iterable[Mapping[str, Any]],
     options: Eval,
     seed: int,
+    scored: Sequence[bool],
 ) -> dict[str, Any]:
     """What the judge found, which each record gets too."""
     for record, one in zip(records, judgements, strict=True):
         record["judge_p"] = one["p"]
-    scored = [(e.unit or e.user_id, r["judge_p"]) for e, r in zip(examples, records) if e.scored]
+    found = [(e.unit or e.user_id, r["judge_p"]) for e, r, one in zip(examples, records, scored) if one]
     how = {"resamples": options.resamples, "confidence": options.confidence, "seed": seed}
-    return judged([p for _, p in scored], [cluster for cluster, _ in scored], **how)
+    return judged([p for _, p in found], [cluster for cluster, _ in found], **how)
 
 
 def _counts(
@@ -208,19 +210,30 @@ def _shown(records: Sequence[Mapping[str, Any]]) -> Counter[str]:
     return shown
 
 
-def _note_unfinished(counts: Mapping[str, int], n: int) -> list[str]:
-    if not (count := counts["unfinished_thinking"]):
-        return []
-    return [
-        f"{count} of {n} answers end inside the model's thinking, so they have no text: raise "
-        "generate.max_new_tokens, or turn the thinking off"
-    ]
+def _note_lost(lost: Mapping[str, int], records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How many answers have no text, and which questions have no answer, and why."""
+    notes, n = [], len(records)
+    if count := lost["unfinished_thinking"]:
+        notes.append(
+            f"{count} of {n} answers end inside the model's thinking, so they have no text: raise "
+            "generate.max_new_tokens, or turn the thinking off"
+        )
+    if names := [record["id"] for record in records if "unanswered" in record]:
+        why = Counter(record["unanswered"] for record in records if "unanswered" in record)
+        reasons = ", ".join(f"{reason} {count}" for reason, count in why.items())
+        more = f" and {len(names) - _NAMED} more" * (len(names) > _NAMED)
+        notes.append(
+            f"{len(names)} of {n} questions have no answer that can be used ({reasons}), so they are not "
+            f"scored and left out of comparisons: {', '.join(names[:_NAMED])}{more}; --llm.ask_again 1 asks "
+            "anew"
+        )
+    return notes
 
 
 def _records(
-    task: Task, store: Store, made: Made, unfinished: Counter[str], ranks: list[float] | None
+    task: Task, store: Store, made: Made, lost: Counter[str], ranks: list[float] | None
 ) -> Iterator[dict[str, Any]]:
-    """A line of predictions.jsonl for every example, without its metrics; counts `unfinished` thinking.
+    """A line of predictions.jsonl for every example, without its metrics; counts answers that are `lost`.
 
     The rank of the first document that holds an accepted answer is added to `ranks` (`Finder.rank`).
     The first `prompt_documents` of `documents` stood in the prompt. `near_target`: a document of the user's
@@ -233,7 +246,9 @@ def _records(
     ):
         prediction = parse_answer(task.answers, seen["text"])
         if after_thinking(seen["text"]) is None:
-            unfinished["unfinished_thinking"] += 1
+            lost["unfinished_thinking"] += 1
+        if "unanswered" in seen and example.scored:
+            lost["unanswered"] += 1
         answered = made.answers is not None and not task.labels and task.kind != "choice"
         if ranks is not None:
             ranks.append(finder.rank(accepted(example), ((c.row, body(c.document)) for c in ranking)))
@@ -252,6 +267,7 @@ def _records(
             "documents": [told_of(candidate) for candidate in ranking],
             **_probable(task, seen["probabilities"]),
             **({"places": seen["places"]} if seen.get("places") else {}),
+            **({"unanswered": seen["unanswered"]} if "unanswered" in seen else {}),
             **(_copied(example, prediction, ranking[: seen["documents"]]) if answered else {}),
         }
 

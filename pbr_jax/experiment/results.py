@@ -9,7 +9,7 @@ from pbr_jax.base.files import cache_folder, parse_json
 from pbr_jax.base.tables import Table, interval, number
 from pbr_jax.base.types import UserError
 from pbr_jax.eval.cards import QuestionCard, cards
-from pbr_jax.eval.differences import is_shown, obstacles, paired
+from pbr_jax.eval.differences import is_shown, obstacles, paired, shared_clusters
 from pbr_jax.eval.metrics import LOWER_IS_BETTER
 from pbr_jax.eval.runs import Row, confidence_of, read_run, run_labels
 from pbr_jax.eval.significance import FEWEST, Difference
@@ -208,12 +208,13 @@ def compare(first: Results | str | Path, second: Results | str | Path) -> Compar
             f"{runs[0].path} and {runs[1].path} have no metric that both have of each question; give runs "
             "that answer, or that score likelihoods"
         )
+    clusters = shared_clusters(runs)
     return Comparison(
         first=labels[0],
         second=labels[1],
-        questions=runs[0].n,
+        questions=len(clusters),
         clusters=runs[0].clusters,
-        members=len({record.cluster for record in (runs[0].records or {}).values()}),
+        members=len(set(clusters.values())),
         confidence=confidence_of(runs[0]),
         values={name: (runs[0].metrics[name], runs[1].metrics[name]) for name in found},
         differences=found,

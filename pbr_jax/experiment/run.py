@@ -39,6 +39,9 @@ from pbr_jax.stages.run import MEASURES, METRICS, TALLY, USAGE, by_stage, line
 from pbr_jax.stages.trained import reports
 from pbr_jax.stream import folds
 from pbr_jax.stream import stage as stream
+from pbr_jax.text.lengths import CUT, cut_notes
+
+_ANSWERING = ("generate", "stream", "stream_last")  # stages whose bad answers are told question by question
 
 # Fields that may name a file or folder.
 _PLACES = ("root", "training_root", "passages", "distractors", "task", "model", "adapter", "state")
@@ -150,7 +153,8 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
     found.notes += _notes(plan, trained) + _cuts(answered, counted, found.counts["examples"])
     found.notes += _passages(config) + _cold(config, found.counts)
     found.counts |= {**ranked.tally.counts, **(answered.tally.counts if answered else {})}
-    found.counts |= {**counted, **_asked(plan)}
+    found.counts |= {**counted, **_asked(plan), **_cut_documents(measured)}
+    found.notes += cut_notes(found.counts) + _unusable(plan)
     content = _Content(
         **vars(found),
         system=config.system,
@@ -240,6 +244,25 @@ def _cuts(answered: Answers | None, counted: Mapping[str, int], examples: int) -
     if count := counted.get("judge_cut", 0):
         notes.append(f"{count} of {examples} answers were graded with a text cut: raise eval.judge_tokens")
     return notes
+
+
+def _cut_documents(measured: Mapping[str, Mapping[str, int | float]]) -> dict[str, int | float]:
+    """The counts of documents that an encoder did not read to their end: of the one that cut most."""
+    found = [{name: one[name] for name in CUT} for one in measured.values() if one.get("cut_documents")]
+    return max(found, key=lambda one: one["cut_documents"], default={})
+
+
+def _unusable(plan: Plan) -> list[str]:
+    """What became of bad answers to other requests than the questions themselves."""
+    made = stages(plan.last)
+    usage = [one for label, one in by_stage(plan.last, USAGE).items() if made[label].name not in _ANSWERING]
+    count = sum(one.get("server_unusable", 0) for one in usage)
+    if not count:
+        return []
+    return [
+        f"{count} answers to requests beside the questions (expansions, orders, profiles) could not be used "
+        "and count as empty texts"
+    ]
 
 
 def _passages(config: Config) -> list[str]:

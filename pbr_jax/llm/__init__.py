@@ -35,12 +35,14 @@ def load(config: schema.LLM) -> cache.Cached:
 def counting(config: schema.LLM, *, known: bool = True) -> Counting:
     """The same model as one that only counts what it is asked. `known`: what the cache answers is not
     counted. Errors as of `load`."""
-    return Counting(_backend(config), answers_file.location() if known else None)
+    file = answers_file.location() if known else None
+    return Counting(_backend(config), file, again=config.ask_again)
 
 
 @functools.lru_cache(maxsize=4)
 def _load(config: schema.LLM, file: Path, content: str) -> cache.Cached:
-    return cache.Cached(_kept(config, content), file, config.offline)
+    llm = _kept(config, content)
+    return cache.Cached(llm, file, config.offline, again=config.ask_again, name=config.model)
 
 
 @functools.lru_cache(maxsize=4)

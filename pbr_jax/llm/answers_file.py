@@ -35,6 +35,7 @@ _SCHEMA = (
     "CREATE TABLE answers(key TEXT PRIMARY KEY, kind TEXT NOT NULL, value TEXT NOT NULL, "
     "checksum TEXT NOT NULL)"
 )
+_MODELS = "CREATE TABLE IF NOT EXISTS models(key TEXT PRIMARY KEY, model TEXT NOT NULL) WITHOUT ROWID"
 _IDENTITY = {"application_id": 0x7062726A, "user_version": 2}  # in the header: "pbrj", the schema's version
 _VERSION = "".join(f"PRAGMA {name}={value};" for name, value in _IDENTITY.items())
 _INSERT = "INSERT OR IGNORE INTO answers VALUES (?,?,?,?)"
@@ -153,11 +154,12 @@ class Answers:
             answers = self._find(connection, keys, kind)
         return self._whole(answers)
 
-    def add(self, kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    def add(self, kind: str, values: Mapping[str, Any], model: str = "") -> dict[str, Any]:
         """Stores new answers, durably, and returns the one that stands for each key: the first whole one.
-        One that no backend may give (`checked`) is a UserError; those beside it are stored."""
+        One that no backend may give (`checked`) is a UserError; those beside it are stored. `model`: who gave
+        them, for `erase_model`."""
         if not processes.leads():
-            return _read_back(kind, processes.ask("add answers", [kind, dict(values)]))
+            return _read_back(kind, processes.ask("add answers", [kind, dict(values), model]))
         rows, refused = [], []
         for key, value in values.items():
             try:
@@ -168,6 +170,10 @@ class Answers:
         if rows:
             with self._transaction() as connection:
                 self._insert(connection, rows)
+                if model:
+                    connection.execute(_MODELS)
+                    named = [(row.key, model) for row in rows]
+                    connection.executemany("INSERT OR IGNORE INTO models VALUES (?,?)", named)
                 standing = self._find(connection, [row.key for row in rows], kind)
         if refused:
             raise UserError(
@@ -187,6 +193,8 @@ class Answers:
             blank = "UPDATE answers SET value=printf('%*s', length(CAST(value AS BLOB)), '') WHERE key=?"
             connection.executemany(blank, gone)  # where it stands: a page that is freed is not all there is
             erased = connection.executemany("DELETE FROM answers WHERE key=?", gone).rowcount
+            connection.execute(_MODELS)
+            connection.executemany("DELETE FROM models WHERE key=?", gone)
             connection.execute("COMMIT")
             if connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
                 raise UserError(
@@ -194,6 +202,21 @@ class Answers:
                     "let that process finish, then run again"
                 )
         return max(erased, 0)
+
+    def erase_model(self, model: str) -> int:
+        """Erases the answers that a model of this name gave here; raises UserError if there are none."""
+        names: list[str] = []
+        if self.file.is_file():
+            with self._transaction() as connection:
+                connection.execute(_MODELS)
+                names = [name for (name,) in connection.execute("SELECT DISTINCT model FROM models")]
+                keys = [key for (key,) in connection.execute("SELECT key FROM models WHERE model=?", [model])]
+            if keys:
+                return self.erase(keys)
+        raise UserError(
+            f"{self.file} has no answers that are known to be of {model!r}; it knows those of "
+            f"{', '.join(sorted(names)) or 'no model'}"
+        )
 
     def export(self, path: Path) -> int:
         """Writes all answers as JSON lines sorted by key, whole or not at all; returns how many. Replaces

@@ -26,6 +26,7 @@ from pbr_jax.llm.protocol import (
     Sampling,
     Score,
     TokenLevel,
+    Unanswered,
     Watch,
     occurrences,
 )
@@ -59,17 +60,22 @@ class Cached:
     """A language model whose answers are looked up first; see `protocol.LLM` for the methods.
 
     `on_batch` is called with every answer that was not in `done`: stored ones at once, others when they
-    are on disk. `offline` never calls the backend: a missing answer is a UserError.
+    are on disk. `offline` never calls the backend: a missing answer is a UserError. With another number
+    `again` than 0 none of the answers is found that were made with other numbers. `name`: of the model, by
+    which its answers can be erased.
     """
 
-    def __init__(self, llm: LLM, file: Path, offline: bool = False) -> None:
+    def __init__(
+        self, llm: LLM, file: Path, offline: bool = False, *, again: int = 0, name: str = ""
+    ) -> None:
         self._llm = llm
         self._answers = Answers(file)
         self._offline = offline
+        self._again, self._name = again, name
 
     @property
     def fingerprint(self) -> str:
-        return self._llm.fingerprint
+        return f"{self._llm.fingerprint} {self._again}" if self._again else self._llm.fingerprint
 
     def count(self, text: str) -> int:
         return self._llm.count(text)
@@ -177,9 +183,10 @@ class Cached:
 
         def keep(positions: Sequence[int], values: Sequence[Any]) -> None:
             new = {place: value for place, value in zip(positions, values) if place not in answers}
+            kept = {keys[place]: value for place, value in new.items() if not isinstance(value, Unanswered)}
             # Where another process was first its answer stands, here and in every later call.
-            standing = self._answers.add(kind, {keys[place]: value for place, value in new.items()})
-            take({place: standing[keys[place]] for place in new})
+            standing = self._answers.add(kind, kept, self._name)
+            take({place: standing.get(keys[place], value) for place, value in new.items()})
 
         unknown = [place for place in range(len(keys)) if place not in answers]
         by_key = self._answers.find([keys[place] for place in unknown], kind)
@@ -208,8 +215,8 @@ class Counting(Cached):
       file: the cache of answers, which is read and never written. None: nothing is known.
     """
 
-    def __init__(self, llm: LLM, file: Path | None) -> None:
-        super().__init__(llm, file or Path("/nonexistent"))
+    def __init__(self, llm: LLM, file: Path | None, *, again: int = 0) -> None:
+        super().__init__(llm, file or Path("/nonexistent"), again=again)
         self._looks = file is not None and file.is_file()
         self._seen: set[str] = set()
         self.scored: list[tuple[int, int]] = []  # tokens of each new request: of its prompt and its target

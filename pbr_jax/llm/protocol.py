@@ -19,6 +19,8 @@ Prompt = str | Sequence[dict[str, str]]
 OnBatch = Callable[[Sequence[int], Sequence[str]], None]
 """A function that is called with positions and texts when they are finished."""
 
+_NAMED = 20  # questions that an error lists
+
 PerToken = list[float]
 """A number for each token: its log-probability, or the attention that it gets."""
 
@@ -49,13 +51,45 @@ class TooLong(UserError):
         return UserError(f"the prompt of {name} {self.reason}")
 
 
+class BadAnswer(UserError):
+    """An answer to one prompt that cannot be used; `reason` is a word for the counts.
+
+    `indices` are the prompts without an answer, once all other prompts have been answered.
+    """
+
+    def __init__(self, reason: str, line: str, indices: Sequence[int] = ()) -> None:
+        super().__init__(line)
+        self.reason, self.indices = reason, indices
+
+    def of(self, names: Sequence[str]) -> UserError:
+        """The same, with what the prompts were made for."""
+        if not self.indices:
+            return self
+        some = [repr(names[index]) for index in self.indices[:_NAMED]]
+        more = f" and {len(self.indices) - _NAMED} more" * (len(self.indices) > _NAMED)
+        return UserError(f"{self}; without an answer: question {', '.join(some)}{more}")
+
+
+class Unanswered(str):
+    """The empty text in place of an answer that cannot be used. It is never kept in the cache."""
+
+    reason: str
+
+    def __new__(cls, reason: str) -> "Unanswered":
+        text = super().__new__(cls)
+        text.reason = reason
+        return text
+
+
 @contextmanager
 def naming(ids: Iterable[str]) -> Iterator[None]:
-    """In this block, errors of prompts that are too long contain the id of the question."""
+    """In this block, errors of single prompts contain the ids of their questions."""
     try:
         yield
     except TooLong as error:
         raise error.of(f"question {list(ids)[error.index]!r}") from error
+    except BadAnswer as error:
+        raise error.of(list(ids)) from error
 
 
 class Score(NamedTuple):
@@ -119,7 +153,8 @@ class LLM(Protocol):
 
         Samples depend on the seed, the prompt and the number of equal prompts before it in the list, but not
         on other prompts or on batches. Raises TooLong if a prompt exceeds the context, after `on_batch` has
-        received all other answers.
+        received all other answers. An answer of a server that cannot be used is `Unanswered`; too many of
+        them (`llm.max_failed`) are a `BadAnswer`, raised after all other answers too.
         """
         ...
 

@@ -70,6 +70,7 @@ class Usage(NamedTuple):
     prompt: int | None
     completion: int | None
     thought: int = 0  # tokens of the completion that are not in the answer
+    cached: int = 0  # tokens of the prompt that the server knew; some servers leave them out of `prompt`
 
     @property
     def counts(self) -> dict[str, int]:
@@ -84,11 +85,13 @@ def usage_of(answer: Mapping[str, Any]) -> Usage:
     usage = answer.get("usage") or answer.get("meta_info")
     if not isinstance(usage, dict):
         return Usage(None, None)
-    details = usage.get("completion_tokens_details")
-    inner = details if isinstance(details, dict) else {}
-    thought = _number(inner.get("reasoning_tokens")) or _number(usage.get("reasoning_tokens")) or 0
+    details: dict[str, Any] = {}
+    for name in ("prompt_tokens_details", "completion_tokens_details"):
+        details |= usage[name] if isinstance(usage.get(name), dict) else {}
+    thought = _number(details.get("reasoning_tokens")) or _number(usage.get("reasoning_tokens")) or 0
     prompt, completion = _number(usage.get("prompt_tokens")), _number(usage.get("completion_tokens"))
-    return Usage(prompt or None, completion if prompt else completion or None, thought)
+    cached = _number(details.get("cached_tokens")) or 0
+    return Usage(prompt or None, completion if prompt else completion or None, thought, cached)
 
 
 def cost(counts: Mapping[str, int | float], prompt: float | None, completion: float | None) -> float | None:

@@ -57,6 +57,15 @@ class LLM(Options):
     price_prompt: float | None = field(default=None, metadata=IDLE)
     # http: price of a million generated tokens, in any currency
     price_completion: float | None = field(default=None, metadata=IDLE)
+    # number that is part of the key of every cached answer; raise it to ask the model everything anew
+    ask_again: int = field(default=0, metadata=added(0))
+    # http: share of answers that may be missing because they are withheld, empty or cut off. Their questions
+    # are not scored; more of them are an error
+    max_failed: float = field(default=0.05, metadata=IDLE)
+    # http: whether an answer is refused if the server counts far fewer tokens of the prompt than were sent
+    check_prompts: bool = field(default=True, metadata=IDLE)
+    # http: environment variable with further headers of every request, as a JSON object of texts
+    headers_variable: str = field(default="PBR_JAX_LLM_HEADERS", metadata=IDLE)
     # http: environment variable that holds the API key, if there is one
     key_variable: str = field(default="OPENAI_API_KEY", metadata=IDLE)
     # http: maximum number of requests in progress at a time
@@ -73,6 +82,8 @@ class LLM(Options):
         self.at_least("concurrency", 1)
         self.at_least("timeout", 0.001)
         self.at_least("retries", 0)
+        self.at_least("ask_again", 0)
+        self.at_least("max_failed", 0)
         self.at_least("price_prompt", 0)
         try:
             datetime.date.fromisoformat(self.date)

@@ -14,6 +14,7 @@ from typing import Any
 
 from pbr_jax.base.types import Example, UserError
 from pbr_jax.graph import Node, Slot, Stage, builds_nodes
+from pbr_jax.llm.protocol import Unanswered
 from pbr_jax.options import Generate
 from pbr_jax.pipeline import Ranking
 from pbr_jax.stages import language_model
@@ -28,7 +29,7 @@ from pbr_jax.system import System
 class Answers(Records):
     """Raw answers, with what the model was shown: `text`, `prompt_tokens`, `documents` (how many stood in the
     prompt), `messages` and `probabilities` (of the labels or options, or None) of each, and `places` where
-    options were listed (`pipeline.Answer`)."""
+    options were listed (`pipeline.Answer`). `unanswered`: why there is no answer."""
 
     file = "generations.jsonl"
 
@@ -119,6 +120,7 @@ def keep_answers(folder: Path, examples: list[Example], ranked: Rankings, system
                 **answer.prompt.record,
                 "probabilities": answer.probabilities,
                 **({} if answer.places is None else {"places": answer.places}),
+                **({"unanswered": answer.text.reason} if isinstance(answer.text, Unanswered) else {}),
             }
 
     rankings = ranked.read(system.store, examples)

@@ -16,7 +16,7 @@ from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node, Stage, Value
 from pbr_jax.index.base import Matrix, unit
 from pbr_jax.models.pretrained import fingerprint, locate
-from pbr_jax.stages.run import Run, chunks, enable_compilation_cache, once
+from pbr_jax.stages.run import Run, chunks, enable_compilation_cache, keep_measures, once
 from pbr_jax.text.token_encoder import TokenEncoder, max_sims, mean_vectors
 
 _TOGETHER = 1024  # texts of one file
@@ -138,6 +138,7 @@ def _embed(folder: Path, *, store: Store, encoder: TokenEncoder) -> None:
     encode = partial(encoder.encode, role="document")
     means = partial(mean_vectors, dim=encoder.dim)
     keep(folder, (text for _, text in store.texts()), store.rows, encode, "token vectors", means)
+    keep_measures(folder, encoder.cut(text for _, text in store.texts()))
 
 
 class TokenVectors(Ragged):

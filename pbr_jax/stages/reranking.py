@@ -9,9 +9,11 @@ import numpy as np
 
 from pbr_jax.base.prefetch import fetched
 from pbr_jax.base.types import Example, Params, UserError
+from pbr_jax.llm import usage
 from pbr_jax.models import layers
 from pbr_jax.models.cross_encoder import CrossEncoder, CrossEncoderConfig
 from pbr_jax.stages.users import Users
+from pbr_jax.text.lengths import count_cut
 from pbr_jax.text.padding import multiple, pair_arrays, power_of_two
 from pbr_jax.text.tokenizing import Tokenizer, load_tokenizer
 
@@ -63,6 +65,8 @@ class Reranker:
         flat = [pair for of_example in pairs for pair in of_example]
         owners = np.repeat(np.arange(len(examples)), counts)
         users = self._users(examples)
+        if cut := count_cut(self.tokenizer, flat):
+            usage.count({"cut_pairs": cut})
         found = np.zeros(len(flat), np.float32)
         for rows, scores in fetched(self._started(self.tokenizer.encode_pairs(flat), users[owners])):
             found[rows] = scores[: len(rows)]

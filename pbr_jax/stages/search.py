@@ -9,8 +9,10 @@ from pbr_jax.corpus.search import InScope, Search, holds_users
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Bound
 from pbr_jax.index import Matrix
+from pbr_jax.llm import usage
 from pbr_jax.pipeline import Examples, Neighbour, Query, Ranking, RetrieveSlot, Tally, refuse_foreign
 from pbr_jax.text.encode import TextEncoder
+from pbr_jax.text.lengths import count_cut
 
 Personalize = Callable[[Examples, np.ndarray], np.ndarray]
 """Maps query vectors [e d] to personalized ones."""
@@ -92,7 +94,10 @@ def expanded(examples: Examples, expand: Bound | None) -> list[Query]:
 
 def query_vectors(encoder: TextEncoder, queries: Sequence[Query]) -> np.ndarray:
     """Query vectors [q d]: the vector of the expansion if there is one, otherwise that of the text."""
-    encoded = iter(encoder.encode([" ".join(q.texts) for q in queries if q.vector is None], role="query"))
+    texts = [" ".join(q.texts) for q in queries if q.vector is None]
+    if cut := count_cut(encoder.tokenizer, ((encoder.prefix("query") + text,) for text in texts)):
+        usage.count({"cut_queries": cut})
+    encoded = iter(encoder.encode(texts, role="query"))
     return np.stack([next(encoded) if query.vector is None else query.vector for query in queries])
 
 

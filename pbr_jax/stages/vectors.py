@@ -13,9 +13,10 @@ from pbr_jax.graph import Node, Stage, Value, builds_nodes
 from pbr_jax.index import engines
 from pbr_jax.models.pretrained import fingerprint, locate
 from pbr_jax.options import Encoder
-from pbr_jax.stages.run import Run, enable_compilation_cache, once
+from pbr_jax.stages.run import Run, enable_compilation_cache, keep_measures, once
 from pbr_jax.stages.together import by_texts
 from pbr_jax.text.encode import TextEncoder
+from pbr_jax.text.lengths import lengths
 
 
 @once
@@ -107,6 +108,8 @@ def _check(index: Kind, run: Run) -> None:
 def _embed(folder: Path, *, store: Store, encoder: TextEncoder) -> None:
     enable_compilation_cache()
     complete(store, VectorStore(encoder), "embed")
+    prefix = encoder.prefix("document")
+    keep_measures(folder, lengths(encoder.tokenizer, (prefix + text for _, text in store.texts())))
 
 
 def _nothing(folder: Path) -> None:

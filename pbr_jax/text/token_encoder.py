@@ -4,7 +4,7 @@ A ColBERT's folder says how: markers, [MASK]s behind queries, no punctuation (`m
 plain encoder the last states are compared, scaled to unit length, special tokens included.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from pbr_jax.base.types import UserError
 from pbr_jax.models import bert, colbert, sentence_folder, tokenizer_file
 from pbr_jax.models.pretrained import locate
 from pbr_jax.models.sentence_folder import Role
+from pbr_jax.text.lengths import lengths
 from pbr_jax.text.padding import padded_batches
 from pbr_jax.text.tokenizing import load_tokenizer, read_settings
 
@@ -89,6 +90,10 @@ class TokenEncoder:
     def dim(self) -> int:
         """Width of a token's vector."""
         return self.config.width or self.config.body.hidden_size
+
+    def cut(self, documents: Iterable[str]) -> dict[str, int]:
+        """How many documents are longer than is read (`text.lengths`)."""
+        return lengths(self._tokenizers["document"], (self._prompts["document"] + d for d in documents))
 
     def encode(self, texts: Sequence[str], role: Role) -> list[np.ndarray]:
         """The vectors of each text's compared tokens, float32 [t e], of unit length."""

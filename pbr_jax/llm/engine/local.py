@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 from pbr_jax import options as schema
 from pbr_jax.base import interrupts
 from pbr_jax.base.types import UserError
+from pbr_jax.llm import usage
 from pbr_jax.llm.protocol import Progress, Prompt, Sampling, TooLong, occurrences
 from pbr_jax.llm.stop_strings import cut
 from pbr_jax.llm.tokens import chat
@@ -178,14 +179,16 @@ class LocalModel(abc.ABC):
         self, prompts: Sequence[Ids], following: Sequence[int], name: str
     ) -> tuple[list[Ids], dict[int, TooLong]]:
         """The prompts, cut where that is wanted, and the errors of those that do not fit."""
-        fitting, errors = list(prompts), {}
+        fitting, errors, count = list(prompts), {}, 0
         for index, (ids, more) in enumerate(zip(prompts, following, strict=True)):
             try:
                 fitting[index] = fit(
                     index, ids, more, self.context, name, cut=self._overflow == "cut", separate=self.separate
                 )
+                count += fitting[index] != ids
             except TooLong as error:
                 errors[index] = error
+        usage.count({"cut_prompts": count} if count else {})
         return fitting, errors
 
 

@@ -10,28 +10,32 @@ import json
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar, Unpack
 
 from pbr_jax import options as schema
 from pbr_jax.base.types import UserError
 from pbr_jax.llm import usage
 from pbr_jax.llm.engine.local import check_context, check_pairs, groups
-from pbr_jax.llm.http.client import Client, Refused, check_url
-from pbr_jax.llm.http.replies import text_of
-from pbr_jax.llm.http.requests import ADVICE, DIALECTS, Dialect, Manner
+from pbr_jax.llm.http.client import Client, Place, Refused
+from pbr_jax.llm.http.replies import UNCOUNTED, check_read, text_of
+from pbr_jax.llm.http.requests import DIALECTS, Dialect, Manner
 from pbr_jax.llm.protocol import (
+    BadAnswer,
     Progress,
     Prompt,
     Sampling,
     Score,
     TooLong,
+    Unanswered,
     check_prompt,
     occurrences,
 )
 from pbr_jax.llm.stop_strings import cut
 from pbr_jax.llm.tokens import chat
 from pbr_jax.llm.tokens.control_tokens import escape_control_tokens
+from pbr_jax.llm.tokens.templates import without_system
 from pbr_jax.models import pretrained
 
 Value = TypeVar("Value")
@@ -40,6 +44,7 @@ _Post = Callable[[str, Callable[[], dict[str, Any]]], dict[str, Any]]
 
 _VERSION = 5  # of what is asked; raise it when the same server would be asked for other texts
 _BYTES_PER_TOKEN = 4  # of English text, about: the estimate where no tokenizer is given
+_HOPELESS = 10  # bad answers and no other: nothing more is asked
 
 
 class HTTPLLM:
@@ -58,13 +63,15 @@ class HTTPLLM:
         self._config = config
         path = config.tokenizer
         self._tokenizer = pretrained.fingerprint(pretrained.locate(path)) if path else "estimate"
-        self._url = check_url(config.url)
+        self._place = Place.of(config.url)
         self._manner = Manner(config)
         # SGLang answers any name in `model` with the base model
         self._lora = {"lora_path": config.adapter} if config.adapter and config.log_probs == "sglang" else {}
-        self._spending = threading.Lock()
+        self._spending, self._asking_system = threading.Lock(), threading.Lock()
+        self._knows_system = False  # whether it is known what the server does with system turns
         self._client = Client(
             key_variable=config.key_variable,
+            headers_variable=config.headers_variable,
             concurrency=config.concurrency,
             timeout=config.timeout,
             retries=config.retries,
@@ -119,9 +126,9 @@ class HTTPLLM:
     ) -> list[str]:
         """One continuation for each prompt; see `protocol.LLM.generate`.
 
-        Equal prompts are sent once where nothing is sampled; else the n-th of them has `seed + n`. A
-        refusal's text is an answer. Raises UserError where the server cannot be reached, refuses, or
-        answers something else than was asked for (`replies.text_of`).
+        Equal prompts are sent once where nothing is sampled; else the n-th of them has `seed + n`. An answer
+        that cannot be used (`replies`) is `Unanswered`. Raises UserError where the server cannot be reached
+        or refuses every request, and BadAnswer where more than `llm.max_failed` of the answers are bad.
         """
         o = sampling
         self._config.check_beams(o.num_beams)
@@ -140,7 +147,8 @@ class HTTPLLM:
 
         lengths = ((self.num_tokens(prompt), o.max_new_tokens) for prompt in prompts)
         late = self._too_long(lengths, "generate.max_new_tokens")
-        return self._each(list(zip(map(json.dumps, prompts), numbers)), late, ask, progress)
+        most = self._config.max_failed * len(prompts)
+        return self._each(list(zip(map(json.dumps, prompts), numbers)), late, ask, progress, most)
 
     def score(
         self, prompts: Sequence[Prompt], targets: Sequence[str], **progress: Unpack[Progress]
@@ -171,9 +179,11 @@ class HTTPLLM:
         errors: Mapping[int, TooLong],
         ask: Callable[[int, _Post], Value],
         progress: Progress,
-    ) -> list[Value]:
-        """The answer to every request; equal ones are sent once, by `ask` of the first one's place. Raises
-        the first of `errors` that has no answer, when all others have one.
+        most: float = 0.0,
+    ) -> list[Any]:
+        """The answer to every request; equal ones are sent once, by `ask` of the first one's place. Up to
+        `most` bad answers are `Unanswered`. Errors of single requests are raised when all others have their
+        answers.
 
         Those that share a long beginning are asked one after another, so that the server finds it in its
         prefix cache.
@@ -185,53 +195,107 @@ class HTTPLLM:
             for group in sorted(groups(requests), key=lambda group: requests[group[0]])
         ]
         wanted = [(first, places) for first, places in missing if places]
+        bad: dict[int, BadAnswer] = {}
 
-        def finish(job: int, answer: Value) -> None:
+        def finish(job: int, answer: Value | BadAnswer) -> None:
             places = wanted[job][1]
+            if isinstance(answer, BadAnswer):
+                bad.update(dict.fromkeys(places, answer))
+                return
             answers.update(dict.fromkeys(places, answer))
             if on_batch is not None:
                 on_batch(places, [answer] * len(places))
 
-        def job(first: int, stop: threading.Event) -> Value:
-            return ask(first, functools.partial(self._ask, spent, stop))
+        def job(first: int, stop: threading.Event) -> Value | BadAnswer:
+            try:
+                return ask(first, functools.partial(self._ask, spent, stop))
+            except BadAnswer as error:
+                if len(bad) >= _HOPELESS and not answers:
+                    raise
+                return error
 
         try:
             self._client.run([functools.partial(job, first) for first, _ in wanted], finish)
         finally:  # what cannot be used was paid for too
-            usage.count(spent)
+            usage.count(spent + Counter({"server_unusable": len(bad)} if bad else {}))
         if unanswered := [errors[index] for index in errors if index not in answers]:
             raise unanswered[0]
-        return [answers[index] for index in range(len(requests))]
+        if len(bad) > most:
+            raise _too_many(bad, len(requests), self._config.max_failed if most else None)
+        return [answers[i] if i in answers else Unanswered(bad[i].reason) for i in range(len(requests))]
 
     def _complete(self, prompt: Prompt, sampling: Sampling, options: dict[str, Any], post: _Post) -> str:
         """The answer, cut before a stop string here too: not every server knows them."""
         is_text = isinstance(prompt, str)
-        address = self._url + ("/completions" if is_text else "/chat/completions")
+        address = self._place.at("/completions" if is_text else "/chat/completions")
         text = escape_control_tokens(prompt, self._codec)
         given = {"model": self._name, **self._lora, ("prompt" if is_text else "messages"): text}
         limit = sampling.max_new_tokens
-        answer = post(address, lambda: self._manner.asking(given, options, limit))
-        text = text_of(
-            answer, address, is_text=is_text, limit=limit, beams=options.get("n", 1),
-            count=self._codec.count if self._codec else None, may_be_empty=bool(sampling.stop),
-        )  # fmt: skip
+        merged = False
+
+        def make() -> dict[str, Any]:
+            nonlocal merged
+            merged = self._manner.merges_system
+            return self._manner.asking(given, options, limit)
+
+        answer = post(address, make)
+        if not is_text and not merged and self._leaves_out_system(prompt, text, answer, address, post):
+            answer = post(address, make)
+        with _of(address):
+            if self._config.check_prompts:
+                check_read(answer, self.num_tokens(prompt), exact=self._codec is not None)
+            text = text_of(
+                answer, is_text=is_text, limit=limit, beams=options.get("n", 1),
+                count=self._codec.count if self._codec else None, may_be_empty=bool(sampling.stop),
+            )  # fmt: skip
         return cut(text, sampling.stop)
+
+    def _leaves_out_system(
+        self, prompt: Prompt, messages: Any, answer: Mapping[str, Any], address: str, post: _Post
+    ) -> bool:
+        """Whether the server leaves out system turns, which are sent in the user's from then on.
+
+        It is found out once: by the chat template of `llm.tokenizer`, or where the server counts fewer tokens
+        than were sent, by its counts for a short prompt with the system turn and without.
+        """
+        merged = without_system(messages)
+        if merged == list(messages):
+            return False
+
+        def read(short: list[dict[str, str]]) -> int | None:
+            given = {"model": self._name, **self._lora, "messages": short}
+            asked = functools.partial(self._manner.asking, given, {"temperature": 0.0}, 1)
+            return usage.usage_of(post(address, asked)).prompt
+
+        with self._asking_system:
+            if self._knows_system or self._manner.merges_system:
+                return self._manner.merges_system
+            long = usage.usage_of(answer).prompt or 0
+            if self._codec is not None:
+                written, joined = map(self._codec.render, (messages, merged))
+                left_out = self._codec.template is not None and written == joined
+            elif self._config.check_prompts and UNCOUNTED <= long < self.num_tokens(prompt):
+                user = {"role": "user", "content": "Hello"}
+                left_out = read([messages[0], user]) == read([user]) != long
+            else:
+                return False
+            self._knows_system = True
+            if left_out:
+                self._manner.merge_system("reads")
+            return left_out
 
     def _sum(self, dialect: Dialect, ids: tuple[int, ...], first: int, post: _Post) -> Score:
         if first == len(ids):
             return Score(0.0, 0)
-        root = self._url.removesuffix("/v1") if dialect.beside_v1 else self._url
-        address = root + dialect.path
+        address = self._place.at(dialect.path, beside_v1=dialect.beside_v1)
 
         def body() -> dict[str, Any]:
             body = dialect.body(self._name, ids, first, self._manner.neutral)
             return self._manner.whole({**body, **self._lora})
 
-        log_probs = dialect.read(post(address, body), ids, first, address)
-        if wrong := [value for value in log_probs if not _is_log_prob(value)]:
-            raise UserError(
-                f"{address}: a token's log-probability is {wrong[0]!r:.40}, want a number up to 0; {ADVICE}"
-            )
+        answer = post(address, body)
+        with _of(address):
+            log_probs = dialect.read(answer, ids, first)
         return Score(math.fsum(log_probs), len(log_probs))
 
     def _ask(
@@ -245,7 +309,7 @@ class HTTPLLM:
             except Refused as error:
                 self._manner.learn(error, body)
                 if stop.is_set() or make() == body:
-                    raise
+                    raise error.of_answer() or error from None
             else:
                 with self._spending:
                     spent.update(usage.usage_of(answer).counts)
@@ -264,9 +328,21 @@ class HTTPLLM:
         return late
 
 
-def _is_log_prob(value: Any) -> bool:
-    """Whether it is a finite number up to 0, but for rounding; 100,000 of the least still have a sum."""
-    return isinstance(value, float | int) and not isinstance(value, bool) and -1e300 <= value <= 1e-6
+def _too_many(bad: Mapping[int, BadAnswer], count: int, share: float | None) -> BadAnswer:
+    """The first bad answer's error, with how many there are of so many, and the share that is allowed."""
+    first, places = next(iter(bad.values())), sorted(bad)
+    allowed = "" if share is None else f", over llm.max_failed {share:g}"
+    line = f"{first}" if count == 1 else f"{first}; {len(bad)} of {count} answers cannot be used{allowed}"
+    return BadAnswer(first.reason, line, places)
+
+
+@contextmanager
+def _of(address: str) -> Iterator[None]:
+    """Errors of answers say which address gave them."""
+    try:
+        yield
+    except BadAnswer as error:
+        raise BadAnswer(error.reason, f"{address}: {error}") from None
 
 
 def _utf8(text: str) -> bytes:

@@ -1,8 +1,8 @@
 """Requests to a language model's server: several at once, tried again where the fault may pass, one secret.
 
-The key is read from the environment for every request and goes into the `Authorization` header alone.
-Redirects are not followed. Where a server repeats the key, errors have "[key]" in its place, and an answer is
-refused (docs/concepts/security.md).
+The key and further headers are read from the environment for every request and stand in headers alone.
+Redirects are not followed. Where a server repeats one of them, errors have "[key]" in its place, and an
+answer is refused (docs/concepts/security.md).
 """
 
 import asyncio
@@ -12,18 +12,20 @@ import itertools
 import json
 import os
 import random
+import re
 import ssl
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from pbr_jax.base.types import UserError
-from pbr_jax.llm.http.replies import error_status, message_of
+from pbr_jax.llm.http.replies import FILTERS, error_status, message_of
+from pbr_jax.llm.protocol import BadAnswer
 from pbr_jax.models.pretrained import one_line
 
 if TYPE_CHECKING:
@@ -46,6 +48,9 @@ _FIRST_WAIT, _LONGEST_WAIT = 1.0, 30.0  # seconds
 _LONGEST_RETRY_AFTER = 60.0  # seconds; a server that asks for more is asked again after this much
 _LONGEST_MESSAGE = 300  # characters of a server's words in an error
 _SHORTEST = 8  # characters of a secret; a shorter key ("EMPTY", "none") may stand in any answer
+_OWN_FAULT = frozenset({200, 400, 403, 413, 422, 451})  # of a request, where another may succeed
+_FILTER = re.compile(r"content.?(filter|management|policy)|moderation|flagged|responsible.?ai", re.IGNORECASE)
+_QUERY = re.compile("(api[-_]?)?version|deployment|project|region|location|provider")
 _LAST_WAIT = 5.0  # seconds after an interruption in which answers that are under way may still come
 
 
@@ -55,7 +60,15 @@ class Refused(UserError):
     def __init__(self, line: str, status: int, words: str):
         super().__init__(line)
         self.status = status
-        self.words = words  # the whole of what the server said, without the key
+        self.words = words  # the whole of what the server said, without secrets
+
+    def of_answer(self) -> BadAnswer | None:
+        """The same as an error of one prompt, where the server may answer others."""
+        withheld = _FILTER.search(self.words) is not None
+        if self.status not in _OWN_FAULT or (self.status == 403 and not withheld):
+            return None
+        reason = "filter" if withheld else "too_long" if _is_long(self.status, self.words) else "refused"
+        return BadAnswer(reason, str(self))
 
 
 class _Fault(NamedTuple):
@@ -73,6 +86,7 @@ class Client:
         self,
         *,
         key_variable: str,
+        headers_variable: str = "",
         concurrency: int,
         timeout: float,
         retries: int,
@@ -80,7 +94,7 @@ class Client:
     ):
         """`timeout` is in seconds, for one try from connecting to the answer's last byte. `pause(stop,
         seconds)` waits before a further try, and no longer than until `stop` is set."""
-        self._key_variable = key_variable
+        self._key_variable, self._headers_variable = key_variable, headers_variable
         self._concurrency = concurrency
         self._timeout = timeout
         self._retries = retries
@@ -166,12 +180,12 @@ class Client:
     def _try(self, address: str, content: bytes) -> dict[str, Any] | _Fault:
         import httpx2
 
-        key = read_key(self._key_variable)
-        headers = {"Content-Type": "application/json"}
-        if key:
-            headers["Authorization"] = f"Bearer {key}"
+        key, more = read_key(self._key_variable), read_headers(self._headers_variable)
+        own = {"api-key": key} if is_azure(address) else {"authorization": f"Bearer {key}"}
+        headers = {"content-type": "application/json", **(own if key else {}), **more}
+        secrets = [key, *(word for word in " ".join(more.values()).split() if len(word) >= _SHORTEST)]
         try:
-            reply = self._sent(address, content, headers)
+            return self._read(address, self._sent(address, content, headers), secrets)
         except TimeoutError:
             advice = "raise llm.timeout or lower llm.concurrency"
             return _Fault(f"no answer within {self._timeout:g} s", advice)
@@ -183,19 +197,21 @@ class Client:
             number = (
                 inner.errno if isinstance(inner, OSError) and not isinstance(inner, ssl.SSLError) else None
             )
-            reason = _shorten(os.strerror(number) if number and number > 0 else one_line(inner), key)
+            reason = _shorten(os.strerror(number) if number and number > 0 else one_line(inner), secrets)
             closed = ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError
             if isinstance(inner, ssl.SSLError) and not isinstance(inner, closed):
                 advice = "check llm.url (http or https) and SSL_CERT_FILE, the certificates that are trusted"
                 raise UserError(f"{address}: no secure connection ({reason}); {advice}") from None
             return _Fault(f"the connection failed ({reason})", "start the server, or check llm.url")
+
+    def _read(self, address: str, reply: "Reply", secrets: Sequence[str]) -> dict[str, Any] | _Fault:
         if reply.codings > 1:
             raise UserError(
                 f"{address}: the answer is compressed {reply.codings} times over, want once at most; "
                 "check llm.url, and what stands before the server"
             )
         if not 200 <= reply.status < 300:
-            return _refusal(address, reply, reply.status, key, self._key_variable)
+            return _refusal(address, reply, reply.status, secrets, self._key_variable)
         if reply.cut:
             raise UserError(
                 f"{address}: the answer is over {LARGEST >> 20} MiB, which no answer is; check llm.url"
@@ -205,18 +221,18 @@ class Client:
         except (ValueError, RecursionError):
             answer = None
         if not isinstance(answer, dict):
-            begin = _shorten(reply.words, key, 60)
+            begin = _shorten(reply.words, secrets, 60)
             return _Fault(
                 f"the answer is not a JSON object (it begins {begin!r})",
                 "check that llm.url is where the API starts, or see the server's log",
             )
-        if len(key) >= _SHORTEST and key in json.dumps(answer):
+        if any(secret in json.dumps(answer) for secret in secrets if len(secret) >= _SHORTEST):
             raise UserError(
                 f"{address}: the answer repeats the key of {self._key_variable}, so nothing of it is kept; "
                 "check llm.url, and replace the key"
             )
         status = error_status(answer)
-        return _refusal(address, reply, status, key, self._key_variable) if status else answer
+        return _refusal(address, reply, status, secrets, self._key_variable) if status else answer
 
     def _sent(self, address: str, content: bytes, headers: Mapping[str, str]) -> "Reply":
         """What the server answers. Raises TimeoutError, CancelledError after an interruption, or
@@ -252,19 +268,19 @@ def _innermost(error: BaseException) -> BaseException:
     return innermost
 
 
-def _refusal(address: str, reply: "Reply", status: int, key: str, key_variable: str) -> _Fault:
+def _refusal(address: str, reply: "Reply", status: int, secrets: Sequence[str], key_variable: str) -> _Fault:
     """The fault of a status that is no success. Raises Refused where trying again changes nothing."""
     words = reply.words
     whole = f"{_server_message(reply)}\n{words}"
-    message = _shorten(_server_message(reply), key)
+    message = _shorten(_server_message(reply), secrets)
     answered = str(reply.status) if reply.status >= 300 else f"{reply.status} with an error"
     what = f"the server answered {answered} ({message})"
     spent = status == 402 or (status == 429 and any(code in words for code in _SPENT))
     if not spent and (status in _PASSING or status >= 500):
         advice = "lower llm.concurrency, raise llm.retries, or see the server's log"
         return _Fault(what, advice, retry_after(reply.headers.get("Retry-After")))
-    advice = "the account's quota is spent: add to it" if spent else _advice(status, message, key_variable)
-    raise Refused(f"{address}: {what}; {advice}", status, redact(whole, key))
+    advice = "the account's quota is spent: add to it" if spent else _advice(status, whole, key_variable)
+    raise Refused(f"{address}: {what}; {advice}", status, redact(whole, *secrets))
 
 
 def read_key(variable: str) -> str:
@@ -278,29 +294,71 @@ def read_key(variable: str) -> str:
     return key
 
 
-def redact(text: str, key: str) -> str:
-    """The text with "[key]" in the key's place."""
-    return text.replace(key, "[key]") if key else text
-
-
-def check_url(url: str) -> str:
-    """The address without a slash at its end, if it is a scheme, a host and a path and nothing more. Raises
-    UserError: it is not; the message does not quote it, for it may hold a password."""
-    import httpx2
-
+def read_headers(variable: str) -> dict[str, str]:
+    """The headers in an environment variable, a JSON object of texts; none where it is not set. Raises
+    UserError: it holds something else, which the message does not quote."""
     try:
-        httpx2.URL(url)  # also knows what no host is called
-        parts = urlsplit(url)
-        good = bool(parts.hostname) and (parts.port or 1) > 0 and url.isprintable() and " " not in url
-    except (ValueError, httpx2.InvalidURL):
-        good = False
-        parts = urlsplit("")
-    if not good or parts.query or parts.fragment or "@" in parts.netloc:
+        headers = json.loads((variable and os.environ.get(variable)) or "{}")
+    except (ValueError, RecursionError):
+        headers = None
+    if not isinstance(headers, dict) or not all(map(_is_header, headers, headers.values())):
         raise UserError(
-            "llm.url must be scheme, host and path alone, such as http://127.0.0.1:8000/v1; "
-            "a key belongs in the environment variable that llm.key_variable names"
+            f"the environment variable {variable} holds no headers, want a JSON object of texts, such as "
+            '{"X-Team": "search"}'
         )
-    return url.rstrip("/")
+    return {name.lower(): value for name, value in headers.items()}
+
+
+def _is_header(name: str, value: object) -> bool:
+    known = re.fullmatch(r"[\w-]+", name, re.ASCII) and isinstance(value, str)
+    return bool(known and re.fullmatch("[ -~]*", str(value)))
+
+
+def redact(text: str, *secrets: str) -> str:
+    """The text with "[key]" in the place of each secret."""
+    for secret in filter(None, secrets):
+        text = text.replace(secret, "[key]")
+    return text
+
+
+class Place(NamedTuple):
+    """Where a server's API starts; `query` stands behind the path of every request."""
+
+    base: str
+    query: str = ""
+
+    @classmethod
+    def of(cls, url: str) -> "Place":
+        """The place that an address names, which may be that of the API or of its chat completions.
+
+        Raises UserError: it is no address, or may hold a secret; the message does not quote it."""
+        import httpx2
+
+        try:
+            httpx2.URL(url)  # also knows what no host is called
+            parts = urlsplit(url)
+            good = bool(parts.hostname) and (parts.port or 1) > 0 and url.isprintable() and " " not in url
+            names = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True, strict_parsing=True)]
+        except (ValueError, httpx2.InvalidURL):
+            good, parts, names = False, urlsplit(""), []
+        if not good or parts.fragment or "@" in parts.netloc or not all(map(_QUERY.fullmatch, names)):
+            raise UserError(
+                "llm.url must be scheme, host and path, such as http://127.0.0.1:8000/v1, with at most a "
+                "query such as ?api-version=; a key belongs in the environment variable that "
+                "llm.key_variable names, headers in that of llm.headers_variable"
+            )
+        path = re.sub("(/chat)?/completions$", "", parts.path.rstrip("/"))
+        return cls(f"{parts.scheme}://{parts.netloc}{path}", f"?{parts.query}" * bool(parts.query))
+
+    def at(self, path: str, *, beside_v1: bool = False) -> str:
+        """The address of a path of the API, or of one that stands `beside_v1`."""
+        return (self.base.removesuffix("/v1") if beside_v1 else self.base) + path + self.query
+
+
+def is_azure(address: str) -> bool:
+    """Whether a server takes the key as Azure does, in the header `api-key`."""
+    parts = urlsplit(address)
+    return (parts.hostname or "").endswith(".azure.com") or "api-version=" in parts.query
 
 
 def backoff(tries: int, after: float = 0.0) -> float:
@@ -333,19 +391,25 @@ def _server_message(reply: "Reply") -> str:
     return message_of(body) or json.dumps(body)
 
 
-def _shorten(text: str, key: str, length: int = _LONGEST_MESSAGE) -> str:
-    """One line of limited length in which the key does not stand."""
-    line = " ".join(redact(text, key).split())
+def _shorten(text: str, secrets: Sequence[str], length: int = _LONGEST_MESSAGE) -> str:
+    """One line of limited length in which no secret stands."""
+    line = " ".join(redact(text, *secrets).split())
     return line if len(line) <= length else line[:length] + " ..."
 
 
-def _advice(status: int, message: str, key_variable: str) -> str:
-    words = message.lower()
+def _is_long(status: int, words: str) -> bool:
+    """Whether a refusal is of a prompt that is too long."""
+    return status == 413 or re.search("context|too long|max_new_tokens", words, re.IGNORECASE) is not None
+
+
+def _advice(status: int, words: str, key_variable: str) -> str:
+    if _FILTER.search(words):
+        return FILTERS
     if status in (401, 403):
         return f"set the environment variable {key_variable} to a key that the server accepts"
     if status == 404:
         return "check llm.url (it usually ends in /v1) and that llm.model is a name the server knows"
-    if status == 413 or "context" in words or "too long" in words or "max_new_tokens" in words:
+    if _is_long(status, words):
         return "lower prompt.max_tokens or generate.max_new_tokens, or serve the model with a longer context"
     if 300 <= status < 400:
         return "redirects are not followed: set llm.url to the server's own address"

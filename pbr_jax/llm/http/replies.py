@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pbr_jax.base.types import UserError
+from pbr_jax.llm.protocol import BadAnswer
 from pbr_jax.llm.usage import usage_of
 from pbr_jax.models.thinking import after_thinking
 
@@ -27,6 +27,7 @@ _FILTERED = {
     "content_filter", "content_filtered", "filtered", "safety", "sensitive", "blocked", "blocklist",
     "recitation", "spii", "prohibited_content", "error_toxic", "guardrail_intervened", "refusal",
 }  # fmt: skip
+FILTERS = "change the filter or the prompt, or raise llm.max_failed to go on without it"
 _PASSING = re.compile("rate.?limit|overloaded|unavailable|timeout|server.?error", re.IGNORECASE)
 _THOUGHTS = (
     "reasoning_content", "reasoning", "reasoning_details", "reasoning_text", "thinking", "thinking_blocks",
@@ -35,11 +36,28 @@ _THOUGHTS = (
 _INSTEAD = (*_THOUGHTS, "tool_calls", "function_call")
 _BYTES = 128  # the most that one token stands for: runs of spaces in the vocabularies of OpenAI and Llama 3
 _MORE = 16  # tokens over the limit that a server may count: those that end a turn
+UNCOUNTED = 32  # tokens: no context is so short, so a server with smaller counts leaves out what it cached
+_TEMPLATE = 32  # tokens by which a server's chat template may be shorter than the tokenizer's
+
+
+def check_read(answer: Mapping[str, Any], sent: int, *, exact: bool) -> None:
+    """Raises BadAnswer where the server counts far fewer tokens of the prompt than were sent, for it has read
+    a part of it: fewer by a tenth, or a third of an estimate that is not `exact`."""
+    usage = usage_of(answer)
+    read = None if usage.prompt is None else usage.prompt + usage.cached
+    least = sent - max(_TEMPLATE, sent // 10) if exact else sent / 3
+    if read is not None and UNCOUNTED <= read < least:
+        raise BadAnswer(
+            "prompt_cut",
+            f"the server read {read} of {'' if exact else 'about '}{sent} tokens of a prompt, so the "
+            "answer is not kept; serve the model with a longer context (Ollama: OLLAMA_CONTEXT_LENGTH or "
+            "num_ctx), lower prompt.max_tokens, or set llm.check_prompts false if its counts mean something "
+            "else",
+        )
 
 
 def text_of(
     answer: Mapping[str, Any],
-    address: str,
     *,
     is_text: bool,
     limit: int,
@@ -52,7 +70,8 @@ def text_of(
     An answer that ended at the limit of tokens (`finish_reason` length) is whole if so many were made: as
     `usage` counts, less thinking; where it says nothing, or 0 beside a text, the text must have at least half
     of the limit as `count` counts, or else a byte for each token. An answer that ended by itself may be empty
-    if the server counts no more than the token that ends it.
+    if the server counts no more than the token that ends it. Half a character, at which a limit can end an
+    answer, becomes a question mark.
 
     Args:
       limit: the most tokens of the answer.
@@ -60,24 +79,25 @@ def text_of(
       count: of tokens, where the tokenizer is known.
       may_be_empty: whether the server may have taken all tokens off, as it does with a stop string.
 
-    Raises UserError: no text; one that was withheld, or cut off elsewhere; one longer than was asked for.
+    Raises BadAnswer: no text; one that was withheld, or cut off elsewhere; one longer than was asked for.
     """
-    first = choice(answer, address, beams)
+    first = choice(answer, beams)
     given = first.get("text") if is_text else first.get("message")
     fields = given if isinstance(given, dict) else {"content": given}
-    text, instead = _text(fields, address), next(filter(fields.get, _INSTEAD), "")
-    cut = _is_cut(first.get("finish_reason"), address)
+    text, instead = _text(fields), next(filter(fields.get, _INSTEAD), "")
+    cut = _is_cut(first.get("finish_reason"))
     usage = usage_of(answer)
     made = None if beams > 1 or usage.completion is None else usage.completion - usage.thought
     if text and made is not None and made <= 0:
         made = None  # it does not count, or counts thinking apart
-    size = len(text.encode("utf-8", "surrogatepass"))
+    size = len(text.encode())
     thinks = usage.thought or instead in _THOUGHTS
     if size > _BYTES * limit or (made is not None and made > limit + _MORE and not thinks):
         counted = "" if made is None else f" and {made} tokens"
-        raise UserError(
-            f"{address}: an answer has {size} bytes{counted}, and at most {limit} tokens were asked for; "
-            "the server keeps no limit: see its log, or raise generate.max_new_tokens"
+        raise BadAnswer(
+            "no_limit",
+            f"an answer has {size} bytes{counted}, and at most {limit} tokens were asked for; "
+            "the server keeps no limit: see its log, or raise generate.max_new_tokens",
         )
     blank = not text.strip()
     lost = size == 0 if made is None else made > size + 1  # more than the text's and the one that ends it
@@ -86,13 +106,14 @@ def text_of(
         known = made if made is not None else 2 * count(whole) if count else size
         if not whole or known < limit:
             length = f"{size} bytes" if made is None else f"{made} tokens"
-            raise UserError(
-                f"{address}: an answer was cut off (finish_reason length) after {length}, and {limit} tokens "
+            raise BadAnswer(
+                "cut_off",
+                f"an answer was cut off (finish_reason length) after {length}, and {limit} tokens "
                 "were asked for; turn the model's thinking off (llm.extra_body), lower prompt.max_tokens, or "
-                "serve it with a longer context"
+                "serve it with a longer context",
             )
     elif blank and (thinks or instead or (not may_be_empty and lost)):
-        raise UserError(f"{address}: {_without_text(instead, usage.completion)}")
+        raise BadAnswer("no_text", f"{_without_text(instead, usage.completion)}")
     return text
 
 
@@ -108,23 +129,21 @@ def _without_text(instead: str, made: int | None) -> str:
     return f"an answer has no text{details}, so it is not kept; {advice}"
 
 
-def _is_cut(reason: Any, address: str) -> bool:
+def _is_cut(reason: Any) -> bool:
     """Whether the limit of tokens ended an answer; False if it ended by itself, or nothing is stated.
-    Raises UserError for any other reason."""
+    Raises BadAnswer for any other reason."""
     if isinstance(reason, dict):
         reason = reason.get("type", reason)  # SGLang: {"type": "stop", "matched": 2}
     stated = reason or "null"
     word = _squeezed(stated).removeprefix("finishreason") if isinstance(stated, str) else ""  # Google's
     if word in map(_squeezed, _FILTERED):
-        raise UserError(
-            f"{address}: an answer was withheld by a filter (finish_reason {reason}), so it is not kept; "
-            "change the filter or the prompt, or leave the question out"
-        )
+        line = f"an answer was withheld by a filter (finish_reason {reason}), so it is not kept; {FILTERS}"
+        raise BadAnswer("filter", line)
     cut = word in map(_squeezed, _CUT)
     if not cut and word not in map(_squeezed, _STOPPED):
-        raise UserError(
-            f"{address}: an answer has finish_reason {reason!r:.60}, want stop or length; "
-            "see the server's log"
+        raise BadAnswer(
+            "other_end",
+            f"an answer has finish_reason {reason!r:.60}, want stop or length; see the server's log",
         )
     return cut
 
@@ -134,59 +153,76 @@ def _squeezed(word: str) -> str:
     return "".join(filter(str.isalnum, word.lower()))
 
 
-def choice(answer: Mapping[str, Any], address: str, most: int = 1) -> Mapping[str, Any]:
+def choice(answer: Mapping[str, Any], most: int = 1) -> Mapping[str, Any]:
     """The first of at most so many choices: with beams, the best."""
     choices = answer.get("choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
         message = message_of(answer)
-        raise UserError(
-            f"{address}: the answer has no choices"
+        raise BadAnswer(
+            "no_choices",
+            "the answer has no choices"
             + (f" but an error ({' '.join(message.split())[:300]})" if message else "")
-            + "; check that llm.url is the address of a server that speaks OpenAI's protocol"
+            + "; check that llm.url is the address of a server that speaks OpenAI's protocol",
         )
     if len(choices) > most:
-        raise UserError(
-            f"{address}: the answer has {len(choices)} choices, want {most}; see the server's log"
+        raise BadAnswer(
+            "choices", f"the answer has {len(choices)} choices, want {most}; see the server's log"
         )
     if error_status(choices[0]):
-        raise UserError(
-            f"{address}: an answer was broken off by an error "
-            f"({' '.join(str(message_of(choices[0])).split())[:300]}); run again, or see the server's log"
+        raise BadAnswer(
+            "broken_off",
+            f"an answer was broken off by an error "
+            f"({' '.join(str(message_of(choices[0])).split())[:300]}); run again, or see the server's log",
         )
     return choices[0]
 
 
-def _text(fields: Mapping[str, Any], address: str) -> str:
-    """A message's content; where it is blank the refusal, or what follows a closing mark in its thoughts."""
-    text = _joined(fields.get("content"), address)
+def _text(fields: Mapping[str, Any]) -> str:
+    """A message's content, or what follows a closing mark in its thoughts where it is blank."""
+    text = _joined(fields.get("content"))
     if text.strip():
         return text
-    thoughts = [value for value in map(fields.get, _THOUGHTS) if isinstance(value, str)]
+    if said := _joined(fields.get("refusal")).strip():
+        raise _refused(said)
+    thoughts = [_whole_characters(value) for value in map(fields.get, _THOUGHTS) if isinstance(value, str)]
     answers = [answer for value in thoughts if (answer := after_thinking(value)) and answer != value]
-    return next(filter(str.strip, [_joined(fields.get("refusal"), address), *answers]), text)
+    return next(filter(str.strip, answers), text)
 
 
-def _joined(content: Any, address: str) -> str:
+def _joined(content: Any) -> str:
     """A text, or the texts of a part or a list of parts without those that are thoughts."""
     if content is None or isinstance(content, str):
-        return content or ""
+        return _whole_characters(content or "")
     if not isinstance(content, list | dict):
-        raise UserError(f"{address}: a choice has no text but {type(content).__name__}; see the server's log")
+        found = type(content).__name__
+        raise BadAnswer("no_text", f"a choice has no text but {found}; see the server's log")
     texts = []
     for part in content if isinstance(content, list) else [content]:
         fields = part if isinstance(part, dict) else {"text": part}
         kind = str(fields.get("type", "text"))
         if any(name in kind for name in ("think", "thought", "reason")) or fields.get("thought"):
             continue
-        text = fields.get("refusal" if kind == "refusal" else "text", part)
+        if kind == "refusal":
+            raise _refused(fields.get("refusal"))
+        text = fields.get("text", part)
         if text is None:
             continue
         if not isinstance(text, str):
-            raise UserError(
-                f"{address}: an answer has a part of type {kind!r:.40}, want texts; see the server's log"
+            raise BadAnswer(
+                "no_text",
+                f"an answer has a part of type {kind!r:.40}, want texts; see the server's log",
             )
-        texts.append(text)
+        texts.append(_whole_characters(text))
     return "".join(texts)
+
+
+def _refused(said: Any) -> BadAnswer:
+    return BadAnswer("refusal", f"the model refuses to answer ({said!a:.200}); {FILTERS}")
+
+
+def _whole_characters(text: str) -> str:
+    """The text with a question mark for each half of a character, which JSON can hold and UTF-8 cannot."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def message_of(body: Any) -> str | None:

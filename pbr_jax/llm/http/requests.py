@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from pbr_jax.base import terminal
-from pbr_jax.base.types import UserError
 from pbr_jax.llm.http.client import Refused
 from pbr_jax.llm.http.replies import choice
+from pbr_jax.llm.protocol import BadAnswer
+from pbr_jax.llm.tokens.templates import without_system
 from pbr_jax.options import LLM
 
 Body = dict[str, Any]
@@ -35,14 +36,15 @@ NEUTRAL: Mapping[str, Body] = {
 }
 """By the kind of server (`llm.server`): the fields that make probabilities the model's own."""
 
-ADVICE = "check that llm.log_probs names this server's kind and llm.tokenizer is the served model's"
-
 _THINKING = "chat_template_kwargs"
-_OPENAI = ("api.openai.com", ".openai.azure.com")
-_UNKNOWN = (
-    "unknown", "unrecognized", "unsupported", "not supported", "unexpected", "extra inputs",
-    "extra fields", "extra_forbidden", "not permitted", "not allowed", "additional propert",
-)  # fmt: skip
+_OPENAI = ("api.openai.com", ".openai.azure.com", ".cognitiveservices.azure.com")
+_STOP = (
+    "[\"'`]stop[\"'`]|(argument|parameter|field|input)s?\\b[^.]*\\bstop\\b"
+    "|\\bstop (parameter|sequence|string|word)"
+)
+_SYSTEM = re.compile(
+    "system.{0,9}(role|message|prompt|turn|instruction)|role.{0,9}system|roles must alternate"
+)
 
 
 def server_of(config: LLM) -> str:
@@ -67,6 +69,7 @@ class Manner:
         self._limit = "max_tokens"
         self._no_temperature = False
         self._no_stop = False
+        self.merges_system = False
 
     @property
     def neutral(self) -> Body:
@@ -76,6 +79,8 @@ class Manner:
     def asking(self, given: Body, options: Body, limit: int) -> Body:
         """The request for a text of at most `limit` tokens; `given` has the prompt or the messages."""
         options = dict(options)
+        if self.merges_system and "messages" in given:
+            given = {**given, "messages": without_system(given["messages"])}
         if self._no_temperature and options.get("temperature") == 0:
             del options["temperature"]
         if self._no_stop:
@@ -92,33 +97,46 @@ class Manner:
         return {name: value for name, value in body.items() if name not in self._extra or value is not None}
 
     def learn(self, error: Refused, body: Mapping[str, Any]) -> None:
-        """Takes from a refusal of a request what the server would be asked instead."""
+        """Takes from a refusal that names a field what the server would be asked instead."""
         if error.status not in (400, 422):
             return
         words = error.words.lower()
         sent = {**body, **body.get("sampling_params", {})}
         own = [name for name in self._own if name in sent and name not in self._extra]
-        named = [name for name in own if name in words or (name == _THINKING and "enable_thinking" in words)]
+        named = [name for name in own if _names(name, words)]
+        if _THINKING in own and "enable_thinking" in words:
+            named.append(_THINKING)
         if self._limit in body and self._limit == "max_tokens" and "max_completion_tokens" in words:
             self._limit = "max_completion_tokens"
         elif named:
             self._leave_out(named)
-        elif body.get("temperature") == 0 and "temperature" in words:
+        elif body.get("temperature") == 0 and _names("temperature", words):
             if not self._no_temperature:
                 _note("the model takes no temperature, so it is not greedy: its answers may vary")
             self._no_temperature = True
-        elif "stop" in body and re.search(r"\bstop\b", words):
+        elif "stop" in body and _names("stop", words):
             if not self._no_stop:
                 _note("the server refuses stop: answers are cut when they are there, and cost more tokens")
             self._no_stop = True
-        elif any(sign in words for sign in _UNKNOWN):
-            self._leave_out(own)
+        elif without_system(messages := body.get("messages") or []) != messages and _SYSTEM.search(words):
+            self.merge_system("takes")
+
+    def merge_system(self, what: str) -> None:
+        """From now on system turns are sent inside the user's; `what` the server does not do with them."""
+        if not self.merges_system:
+            _note(f"the server {what} no system turn: it stands in front of the user's, in the same turn")
+        self.merges_system = True
 
     def _leave_out(self, names: list[str]) -> None:
         gone = [name for name in names if name in self._own]
         self._own = {name: value for name, value in self._own.items() if name not in gone}
         if gone:
             _note(f"the server does not take {', '.join(gone)}, left out: its own defaults hold there")
+
+
+def _names(field: str, words: str) -> bool:
+    """Whether an error names a field of the request; of `stop` more than the English word is wanted."""
+    return re.search(_STOP if field == "stop" else rf"(?<![\w-]){field}(?![\w-])", words) is not None
 
 
 def _note(text: str) -> None:
@@ -144,31 +162,39 @@ class Dialect(NamedTuple):
         shared = {} if self.beside_v1 else {"model": model, "prompt": list(ids), "max_tokens": 1}
         return shared | self.fields(list(ids), first, neutral)
 
-    def read(self, answer: Mapping[str, Any], ids: Sequence[int], first: int, address: str) -> list[Any]:
-        """The log-probabilities in an answer, as the server gives them. UserError: not those of the ids."""
-        inner: Any = answer if self.beside_v1 else choice(answer, address)
+    def read(self, answer: Mapping[str, Any], ids: Sequence[int], first: int) -> list[Any]:
+        """The log-probabilities in an answer, as the server gives them. BadAnswer: not those of the ids."""
+        inner: Any = answer if self.beside_v1 else choice(answer)
         for name in self.entries:
             inner = inner.get(name) if isinstance(inner, dict) else None
         if not isinstance(inner, list):
-            raise UserError(f"{address}: the answer has no {'.'.join(self.entries)}; {ADVICE}")
+            raise _wrong(f"the answer has no {'.'.join(self.entries)}")
         sizes = self.sizes(len(ids), first)
         if len(inner) not in sizes:
             wanted = " or ".join(map(str, sizes))
-            raise UserError(
-                f"{address}: {self.name} gave {len(inner)} log-probabilities, want {wanted}; {ADVICE}"
-            )
+            raise _wrong(f"{self.name} gave {len(inner)} log-probabilities, want {wanted}")
         if self.name == "echo" and inner[0]:  # which some write as 0; else places are those behind
-            raise UserError(f"{address}: echo gave {inner[0]!r:.40} for the first token, want null; {ADVICE}")
+            raise _wrong(f"echo gave {inner[0]!r:.40} for the first token, want null")
         start = sizes[0] - (len(ids) - first)  # of the target's tokens among the entries
         log_probs = []
         for token, entry in zip(ids[first:], inner[start:]):
             try:
                 log_probs.append(self.log_prob(entry, token))
             except (LookupError, TypeError, AttributeError):
-                raise UserError(
-                    f"{address}: {self.name} gave other tokens than {token}, which was sent; {ADVICE}"
-                ) from None
+                raise _wrong(f"{self.name} gave other tokens than {token}, which was sent") from None
+        if wrong := [value for value in log_probs if not _is_log_prob(value)]:
+            raise _wrong(f"a token's log-probability is {wrong[0]!r:.40}, want a number up to 0")
         return log_probs
+
+
+def _wrong(what: str) -> BadAnswer:
+    advice = "check that llm.log_probs names this server's kind and llm.tokenizer is the served model's"
+    return BadAnswer("log_probs", f"{what}; {advice}")
+
+
+def _is_log_prob(value: Any) -> bool:
+    """Whether it is a finite number up to 0, but for rounding; 100,000 of the least still have a sum."""
+    return isinstance(value, float | int) and not isinstance(value, bool) and -1e300 <= value <= 1e-6
 
 
 def _sglang_log_prob(entry: Any, token: int) -> Any:

@@ -25,7 +25,7 @@ _TURN = re.compile(r"<\|[^<>|]+\|>|<(?:start|end)_of_turn>|\[/?INST\]")
 _MOST = 1 << 31  # ids that an integer of 32 bits holds, where no file says how many there are
 _ENDS = ("eot", "eom")  # of a turn, of a message; names of the format
 
-VERSION = 4
+VERSION = 5
 """Of how prompts and answers become tokens; raised when the same text would become others."""
 
 

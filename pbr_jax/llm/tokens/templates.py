@@ -48,7 +48,7 @@ def render(
 
     `specials`: texts of special tokens by their names in templates (`bos_token`); `date`: the day that the
     template takes for today. Thinking is turned off (Qwen3). Where a template refuses a system message
-    (Gemma, older Mistrals), it is put in front of the first user's, with a blank line between.
+    (Gemma, older Mistrals) or leaves it out, it is put in front of the first user's (`without_system`).
 
     Raises UserError where the template is malformed, takes too much, or refuses the messages.
     """
@@ -57,15 +57,19 @@ def render(
         "strftime_now": datetime.fromisoformat(date).strftime,  # a fixed day: the same prompt tomorrow
         **specials,
     }  # fmt: skip
-    roles = [message.get("role") for message in messages]
+    roles, merged = [message.get("role") for message in messages], without_system(messages)
+    moved = merged != list(messages)
     try:
         try:
             text = _text(template, messages, names)
+            if moved and messages[0]["content"].strip() not in text:
+                alone = _text(template, messages[1:], names)
+                text = _text(template, merged, names) if text == alone else text
         except jinja2.TemplateError:
-            if roles[:2] != ["system", "user"]:
+            if not moved:
                 raise
             try:
-                text = _text(template, _without_system(messages), names)
+                text = _text(template, merged, names)
             except jinja2.TemplateError as error:
                 raise error.__context__ or error from None
     except (_TooMuch, MemoryError) as error:
@@ -96,9 +100,12 @@ def _text(template: str, messages: Sequence[Mapping[str, str]], names: Mapping[s
     return "".join(pieces)
 
 
-def _without_system(messages: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
+def without_system(messages: Sequence[Any]) -> list[Any]:
+    """The messages with a first system message in front of the user's after it, a blank line between."""
+    if [message.get("role") for message in messages[:2]] != ["system", "user"]:
+        return list(messages)
     system, user, *rest = messages
-    return [{"role": "user", "content": f"{system['content']}\n\n{user['content']}"}, *rest]
+    return [{**user, "content": f"{system['content']}\n\n{user['content']}"}, *rest]
 
 
 def _check(size: int = 0) -> None:

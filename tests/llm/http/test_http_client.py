@@ -78,7 +78,7 @@ def test_a_request_and_its_answer_are_json(make):
     with Server(answer) as server:
         body = {"prompt": "é 😀 \ud800", "n": [1, 2]}
         assert make().post(f"{server.url}/x", body, GOING) == {"path": "/v1/x", "request": body}
-        assert server.requests[0].headers["Content-Type"] == "application/json"
+        assert server.requests[0].headers["content-type"] == "application/json"
 
 
 @pytest.mark.parametrize("name", PASSING)
@@ -285,9 +285,9 @@ def test_the_key_is_read_for_every_request_and_stands_in_one_header(make, monkey
         monkeypatch.delenv("TEST_KEY")
         client.post(server.url, {}, GOING)
         first, second, third = server.requests
-    assert first.headers["Authorization"] == f"Bearer {CANARY}"
-    assert second.headers["Authorization"] == "Bearer other"
-    assert "Authorization" not in third.headers
+    assert first.headers["authorization"] == f"Bearer {CANARY}"
+    assert second.headers["authorization"] == "Bearer other"
+    assert "authorization" not in third.headers
     assert [CANARY in value for value in first.headers.values()].count(True) == 1
     assert CANARY not in first.path + json.dumps(first.body)
 
@@ -328,21 +328,74 @@ def test_a_key_that_no_header_can_carry_is_an_error_that_does_not_tell_it(make, 
     "url",
     [
         "http://user:secret@host/v1", "http://secret@host/v1", "http://host/v1?key=secret",
+        "http://host/v1?secret", "http://host/v1?api-version=1&sig=secret", "http://host/v1?code=secret#x",
         "http://host/v1#secret", "http://", "http:///v1", "http://host:secret/v1", "http://host:99999/v1",
         "http://\u00fc..secret/v1", "http://[secret/v1", "http://host/v1\nsecret", "http://ho st/v1", "https://:80/v1",
     ],
 )  # fmt: skip
 def test_an_odd_address_is_an_error_that_does_not_quote_it(url):
     with pytest.raises(UserError, match=r"llm\.url must be scheme, host and path") as caught:
-        http_client.check_url(url)
+        http_client.Place.of(url)
     assert "secret" not in everything_told(caught.value.with_traceback(None))
     one_line(caught.value)
 
 
-def test_an_address_loses_its_last_slash():
-    assert http_client.check_url("http://127.0.0.1:8000/v1/") == "http://127.0.0.1:8000/v1"
-    assert http_client.check_url("https://api.openai.com/v1") == "https://api.openai.com/v1"
-    assert http_client.check_url("http://[::1]:80/v1") == "http://[::1]:80/v1"
+AZURE = "https://res.openai.azure.com/openai/deployments/gpt-4o"
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("http://127.0.0.1:8000/v1/", "http://127.0.0.1:8000/v1/chat/completions"),
+        ("https://api.openai.com/v1", "https://api.openai.com/v1/chat/completions"),
+        ("http://[::1]:80/v1", "http://[::1]:80/v1/chat/completions"),
+        ("http://h/v1/chat/completions", "http://h/v1/chat/completions"),
+        ("http://h/v1/completions/", "http://h/v1/chat/completions"),
+        ("http://h/chat", "http://h/chat/chat/completions"),
+        (f"{AZURE}?api-version=2025-01-01", f"{AZURE}/chat/completions?api-version=2025-01-01"),
+        (f"{AZURE}/chat/completions?api-version=v", f"{AZURE}/chat/completions?api-version=v"),
+    ],
+)
+def test_an_address_is_that_of_the_api_or_of_its_chat_completions(url, address):
+    assert http_client.Place.of(url).at("/chat/completions") == address
+
+
+def test_what_stands_beside_v1_is_found_there():
+    assert http_client.Place.of("http://h/v1?version=2").at("/generate", beside_v1=True) == (
+        "http://h/generate?version=2"
+    )
+
+
+def test_azure_gets_the_key_in_its_own_header(make):
+    with Server(answer) as server:
+        address = server.url + "/chat/completions?api-version=1"
+        make().post(address, {}, GOING)
+        [seen] = server.requests
+    headers = {name.lower(): value for name, value in seen.headers.items()}
+    assert headers["api-key"] == CANARY
+    assert "authorization" not in headers
+    assert seen.path.endswith("?api-version=1")
+
+
+def test_further_headers_come_from_the_environment_and_override_ours(make, monkeypatch):
+    held = {"X-Team": "search", "Authorization": "Basic dTpwYXNzd29yZA"}
+    monkeypatch.setenv("TEST_HEADERS", json.dumps(held))
+    with Server(answer, [None, Fault(400, body=b"no dTpwYXNzd29yZA here")]) as server:
+        client = make(headers_variable="TEST_HEADERS")
+        client.post(server.url, {}, GOING)
+        with pytest.raises(Refused, match=r"no \[key\] here"):
+            client.post(server.url, {}, GOING)
+        headers = server.requests[0].headers
+    assert [headers.get(name) for name in ("x-team", "authorization")] == ["search", "Basic dTpwYXNzd29yZA"]
+    assert CANARY not in json.dumps(headers)
+
+
+@pytest.mark.parametrize("held", ["{", "[]", '{"a": 1}', '{"a b": "c"}', '{"a": "secret\\n"}', '{"a": "é"}'])
+def test_headers_of_another_form_are_one_line_that_does_not_quote_them(make, monkeypatch, held):
+    monkeypatch.setenv("TEST_HEADERS", held)
+    with pytest.raises(UserError, match="TEST_HEADERS holds no headers, want a JSON object") as caught:
+        make(headers_variable="TEST_HEADERS").post("http://127.0.0.1:9", {}, GOING)
+    assert "secret" not in one_line(caught.value)
 
 
 def test_an_impossible_proxy_is_a_user_error(make, monkeypatch):

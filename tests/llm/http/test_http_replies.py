@@ -75,8 +75,6 @@ SAID = {
         [None, part("yes"), {"type": "text", "text": None}], "stop", 2
     ),
     "a part without a list": answered(part("yes"), "stop", 2),
-    "a refusal": answered(None, "stop", 2, refusal="yes"),
-    "a refusal as a part": answered([{"type": "refusal", "refusal": "yes"}], "stop", 2),
     "behind the mark in its thoughts": answered("", "stop", 9, reasoning="<think>no</think>yes"),
     "no error": answered("yes", "stop", 2) | {"error": None},
     "an empty error": answered("yes", "stop", 2) | {"error": {"code": None, "message": ""}},
@@ -91,6 +89,10 @@ NOT = {
     "no usage, empty": (answered("", "length"), r"after 0 bytes"),
     "filtered": (answered("partly", "content_filter", 3), "withheld by a filter"),
     "filtered whole": (answered(None, "content_filter"), "withheld by a filter"),
+    "a refusal": (answered(None, "stop", 2, refusal="No."), r"model refuses to answer \('No\.'\); change"),
+    "a refusal as a part": (
+        answered([part("a"), {"type": "refusal", "refusal": "No."}], "stop", 2), "the model refuses to answer"
+    ),
     "a tool": (answered(None, "tool_calls", 9), "finish_reason 'tool_calls', want stop or length"),
     "aborted": (answered("ye", "abort", 2), "finish_reason 'abort'"),
     "a reason without its type": (answered("a", {"matched": 2}), "finish_reason .*, want stop or length"),
