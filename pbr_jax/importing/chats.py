@@ -175,8 +175,11 @@ def _messages(values: Mapping[str, Any]) -> dict[str, Any] | None:
         known = ends[name] == _LISTS[0] or (ends[name] == _LISTS[1] and not items)
         if ends[name] in _LISTS and (known or any(map(_role, items[:1]))):
             messages = {f"{name}[{number}]": message for number, message in enumerate(items)}
-            choices = ((of, lists[of]) for of in lists if ends[of] == "choices" and lists[of])
-            return messages | {f"{of}[0].message": first.get("message") for of, (first, *_) in choices}
+            first = {f"{of}[0].message": lists[of][0] for of in lists if ends[of] == "choices" and lists[of]}
+            chosen = {
+                path: one for path, one in first.items() if isinstance(one, Mapping) and "message" in one
+            }
+            return messages | {path: choice["message"] for path, choice in chosen.items()}
     asked, said = values.get("input"), lists.get("output")
     if not said or not isinstance(said[0], Mapping) or "type" not in said[0]:
         return None

@@ -26,7 +26,7 @@ _WROTE = (pattern(r"\b", "wrote", r"\b"), pattern("", "wrote_without_spaces", ""
 _BEGINS = pattern(r"[^\W\d]{2,4}\.?,? \d|\d+[./年-]|", "begins", r"\b")
 _FROM, _SUBJECT = (pattern(r"[*\s]*", name, r"\s*[:：]") for name in ("from", "subject"))
 _LABEL = re.compile(r"[*\s]*[^\W\d][^:：]{0,25}[:：]")
-_RULE = re.compile(r"\s*(?:_{5,}|[-=]{4,}(?:.*[^-=\s].*[-=]{4,})?)\s*")
+_RULE = re.compile(r"\s*(?:_{5,}|[-=]{4,}(?![-=])(?:.{1,60}[-=]{4,})?)\s*")
 _ORIGINAL = pattern(r"\s*-{2,}\s*", "original", r"\s*-+")
 _SENT_FROM = pattern("", "sent_from", ".{0,40}")
 _CLOSED = re.compile(r"(?:[:：]|\w -{2,})$")  # how the last line of an announcement ends
@@ -103,14 +103,14 @@ def of_html(html: str) -> str:
     parser = _Text()
     parser.feed(html)
     parser.close()
-    return parser.text()
+    return "\n".join(parser.lines)
 
 
 class _Text(HTMLParser):
     """The text of HTML, without what mail programs mark as a signature or as the head of a quote."""
 
-    _HIDDEN = ("script", "style", "head", "title")
-    _FURNITURE = ("gmail_attr", "moz-cite-prefix", "gmail_signature", "moz-signature", "Signature")
+    _TAGS = ("script", "style", "head", "title")
+    _HIDDEN = (*_TAGS, "gmail_attr", "moz-cite-prefix", "gmail_signature", "moz-signature", "Signature")
     _LAST = ("divRplyFwdMsg", "x_divRplyFwdMsg", "mail-editor-reference-message-container", "yahoo_quoted")
     _LINES = ("p", "div", "li", "tr", "ul", "ol", "table", "blockquote", "pre", "h1", "h2", "h3", "h4")
     _EMPTY = ("br", "hr", "img", "meta", "link", "input", "col", "area", "base", "wbr", "source")
@@ -118,26 +118,23 @@ class _Text(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self._open: list[tuple[str, str]] = []  # each open element, and whether it is "hidden" or a "quote"
-        self._lines = [""]
+        self.lines = [""]
         self._over = False
-
-    def text(self) -> str:
-        return "\n".join(self._lines)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = {name: value or "" for name, value in attrs}
         names = {tag, given.get("id", ""), *given.get("class", "").split()}
         self._over = self._over or not names.isdisjoint(self._LAST)
+        if tag == "body":  # ends a head that is not closed
+            self._open.clear()
         if tag in self._LINES:
             self._begin_line()
-        if tag == "br" or (tag == "p" and "MsoNormal" not in names and len(self._lines) > 1):
-            self._lines.append("")
+        if tag == "br" or (tag == "p" and "MsoNormal" not in names and len(self.lines) > 1):
+            self.lines.append("")
         if tag not in self._EMPTY:
             indented = "border:none" in given.get("style", "").replace(" ", "")
             quote = "quote" if tag == "blockquote" and not indented else ""
-            self._open.append(
-                (tag, quote if names.isdisjoint((*self._HIDDEN, *self._FURNITURE)) else "hidden")
-            )
+            self._open.append((tag, quote if names.isdisjoint(self._HIDDEN) else "hidden"))
 
     def handle_endtag(self, tag: str) -> None:
         if tag in self._LINES:
@@ -152,10 +149,10 @@ class _Text(HTMLParser):
             return
         lines = data.split("\n") if "pre" in tags else [re.sub(r"[ \t\r\n\f]+", " ", data)]
         for number, line in enumerate(lines):
-            self._lines += [""] * bool(number)
-            if not self._lines[-1]:
+            self.lines += [""] * bool(number)
+            if not self.lines[-1]:
                 line = "> " * kinds.count("quote") + (line if "pre" in tags else line.lstrip(" "))
-            self._lines[-1] += line
+            self.lines[-1] += line
 
     def _begin_line(self) -> None:
-        self._lines += [""] * bool(self._lines[-1].strip("> "))
+        self.lines += [""] * bool(self.lines[-1].strip("> "))

@@ -169,7 +169,7 @@ def test_fields_of_a_record_are_columns_of_its_turns(tmp_path: Path) -> None:
     accounts = [
         {"account": {"id": f"a{i % 2}"}, "topic": "tea", "created": 1_700_000_000 + i} for i in range(4)
     ]
-    chats = [said("Hi", "Hello", **account) for account in accounts]
+    chats = [said("Hi", "Hello", choices=["A", "B"], **account) for account in accounts]
     made = import_table(chats, tmp_path / "out", Columns(user="account.id"))
     assert (made.users, made.columns.category) == (2, "topic")
 

@@ -121,6 +121,7 @@ def test_signatures_are_no_text() -> None:
             'One\n  line.<blockquote style="margin:0 0 0 40px;border:none">Moved in.</blockquote>',
             "One line.\nMoved in.",
         ),
+        ("<html><head><meta charset=utf-8><body>A head may be open.</html>", "A head may be open."),
         ("<head><title>t</title><style>p {}</style></head><pre>a\n  b</pre><script>x</script>", "a\n  b"),
     ],
 )
