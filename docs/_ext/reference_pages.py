@@ -64,7 +64,7 @@ API = {
         "Methods and data of your own",
         "A method is a class of one of the slots' bases: [how to write one](../../tutorials/new_method.md).",
         [
-            "pbr_jax.options.slots",
+            "pbr_jax.options.base",
             "pbr_jax.pipeline",
             "pbr_jax.base.types",
             "pbr_jax.stages.run",
