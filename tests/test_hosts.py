@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,6 @@ import numpy as np
 import pytest
 from test_trained_runs import TRAINING, histories
 
-from pbr_jax.distributed import connections
 from pbr_jax.distributed import processes as hosts
 
 Start = Callable[..., list["subprocess.Popen[str]"]]
@@ -84,8 +84,14 @@ def _kill(words: Sequence[str], start: Start, cache: Path, victim: int, line: st
     _until(both[0], line)
     both[victim].send_signal(signal.SIGKILL)
     (_, told), code = both[1 - victim].communicate(timeout=300), both[1 - victim].returncode
-    assert (code, len(_errors(told))) == (2, 1), told  # JAX, whose service dies with process 0, says more
-    assert f"process {victim} has died" in told
+    if code != -signal.SIGABRT:  # JAX aborts a process whose process 0 is gone, unless that ends before
+        assert (code, len(_errors(told))) == (2, 1), told
+        assert "another process of this run has ended" in told
+
+
+def _answers(cache: Path) -> set[tuple[str, str]]:
+    with contextlib.closing(sqlite3.connect(cache / "llm.sqlite")) as database:
+        return {*database.execute("SELECT key, value FROM answers WHERE kind='text'")}
 
 
 def _repeat(words: Sequence[str], start: Start, tmp_path: Path, stage: str) -> None:
@@ -110,6 +116,7 @@ def test_two_processes_make_what_one_makes_also_after_each_was_killed(
     _assert_equal(tmp_path / "together", alone)
     texts = [(folder / "texts.jsonl").read_bytes() for folder in (tmp_path / "together", alone)]
     assert texts[0] == texts[1]
+    assert _answers(cache) == _answers(tmp_path / "own") != set()
     _repeat(words, start, tmp_path, "embed")
 
 
@@ -285,16 +292,3 @@ def test_shares_are_all_things_once_and_in_order(size: int, processes: int, monk
         monkeypatch.setattr(hosts._State, "together", True)
         found += list(range(size))[hosts.share(size)]
     assert found == list(range(size))
-
-
-def test_a_stranger_is_not_connected():
-    for said, number in ((b"guess 1\n", None), (b"password 3\n", 3)):
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            theirs = socket.create_connection(server.getsockname())
-            ours, _ = server.accept()
-        with theirs, ours:
-            theirs.sendall(said)
-            peer = connections.accepted(ours, "password")
-            assert (peer and peer.number) == number
-            if peer is not None:
-                peer.close()

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         except KeyboardInterrupt:
             code = interrupts.told()
-            _tell_processes("interrupted", code)
+            _end_processes(code)
             return code
         except Exception as error:
             return _failed(error)
@@ -48,17 +48,17 @@ def _failed(error: Exception) -> int:
     """Tells one line of what the user can mend or the environment did. Raises all else: an error of ours."""
     message = str(error) if isinstance(error, UserError) else system_errors.line(error)
     if message is None:
-        _tell_processes(f"{type(error).__name__}: {error}", 1, error)
+        _end_processes(1, error)
         raise error
     if os.environ.get("PBR_JAX_TRACEBACK"):
         terminal.err("".join(traceback.format_exception(error)))
     terminal.err(f"pbr-jax: error: {' '.join(message.split())}")
-    _tell_processes(message, 2)
+    _end_processes(2)
     return 2
 
 
-def _tell_processes(*failure: Any) -> None:
-    """Tells the other processes of a distributed run that this one has failed."""
+def _end_processes(*failure: Any) -> None:
+    """Ends this process where it is one of several, and so all of them."""
     if processes := sys.modules.get("pbr_jax.distributed.processes"):
         processes.failed(*failure)
 

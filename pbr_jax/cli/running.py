@@ -45,7 +45,6 @@ def run(options: argparse.Namespace, words: list[str]) -> None:
     _, config = flags.config(words, flags.RUN)
     if not processes.leads():
         follow(config)
-        processes.finished()
     elif options.chip or options.utilisation:
         raise UserError(
             "--chip and --utilisation were removed; --dry --cost counts FLOPs, so divide them by the FLOP/s "
@@ -61,7 +60,6 @@ def run(options: argparse.Namespace, words: list[str]) -> None:
         raise UserError("--cost tells what a run would ask; add --dry")
     else:
         results = made(config, _out(options), overwrite=options.overwrite)
-        processes.finished()
         terminal.out(report([results.path]))
         _show_examples([results])
 

@@ -1,56 +1,48 @@
 """Several processes, one a host, that make one run together.
 
-Process 0 leads. It alone takes locks, chooses the stages to run, publishes artefacts and writes files.
-The others follow: they wait for its orders, and take part where a stage is divided among processes. All of
-them read the cache of process 0. Every process has a connection to process 0, which carries the orders; a
-process that ends early closes it, and all others end too.
+Process 0 leads. It alone takes the locks of stages, chooses the stages to run, publishes artefacts and
+writes the run's folder. The others follow: they wait for its orders, and take part where a stage is divided
+among processes. All of them read and write one cache. Messages are JAX's collective operations, so a process
+that ends makes the others' next operation fail.
 """
 
-import ctypes
 import json
 import os
 import secrets
-import signal
 import socket
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import jax
-from jax._src import distributed
+import numpy as np
+from jax.experimental import multihost_utils
 
 from pbr_jax.base import terminal
 from pbr_jax.base.files import cache_folder, private_folder, write_text
 from pbr_jax.base.types import UserError
-from pbr_jax.distributed import connections as peers
-from pbr_jax.distributed.connections import Peer
 
 _START = 60  # seconds in which all processes must have started
 _SILENT = 60  # seconds after which JAX takes a process for dead that it hears nothing of
-_VISIBLE = 30.0  # seconds in which a file that one host wrote must be seen by the others
-_PATIENCE = 5.0  # seconds that process 0 waits until those have ended that it has told to
+_VISIBLE = 30  # seconds in which a file that one host wrote must be seen by the others
+_PATIENCE = 5  # seconds in which the others can end in order before process 0, with which JAX ends them
+_WAITING = 30 * 24 * 3600  # seconds that a CPU waits for another's part of a collective operation
+_BLOCK = 1024  # bytes of a message are a multiple of it, so that few programs are compiled
 _FAILED = 2  # the exit code of a process that ends because another did
 _MISTAKES = (LookupError, TypeError, ValueError, FileExistsError, FileNotFoundError, NotADirectoryError)
 
-_SERVED: dict[str, Callable[[Any], Any]] = {}
-
 
 class _State:
-    """Of this process: its number among so many, those it is connected to, whether it works with them."""
+    """The number of this process, how many there are, and whether they make the present stage together."""
 
     index = 0
     count = 1
-    peers: tuple[Peer, ...] = ()
     together = False
     joined = False
-    ended = False
-    listeners: tuple[Thread, ...] = ()
-    asking = threading.Lock()
 
 
 def several() -> bool:
@@ -101,118 +93,34 @@ def share(size: int) -> slice:
     return slice(*bounds)
 
 
-# -- messages ------------------------------------------------------------------------------------------
-
-
-def announce(order: Any) -> None:
-    """An order of process 0 to all others, as JSON."""
-    for peer in _State.peers if leads() else ():
-        _say(peer, order)
-
-
-def order() -> Any:
-    """The next order of process 0; waits for it."""
-    return _State.peers[0].said.get()
-
-
 def gather(value: Any = None) -> list[Any]:
-    """What every process gives, in their order; each waits until all have called."""
-    if leads():
-        found = [value, *(peer.said.get() for peer in _State.peers)]
-        announce(found)
-        return found
-    _say(_State.peers[0], value)
-    return order()
+    """What every process gives, as JSON, in their order. Each waits until all have called."""
+    if not several():
+        return [value]
+    message = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    sizes = multihost_utils.process_allgather(np.int32(len(message)))
+    padded = np.zeros(-(-sizes.max() // _BLOCK) * _BLOCK, np.uint8)
+    padded[: len(message)] = message
+    rows = multihost_utils.process_allgather(padded)
+    return [json.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]
 
 
-def serve(name: str, function: Callable[[Any], Any]) -> None:
-    """Has process 0 answer `ask(name, value)` of the others by a function from JSON to JSON."""
-    _SERVED[name] = function
+def order(value: Any = None) -> Any:
+    """An order of process 0, which gives it. The others wait for it."""
+    return gather(value)[0]
 
 
-def ask(name: str, value: Any) -> Any:
-    """What process 0 answers. Raises UserError for what its function raises."""
-    with _State.asking:
-        _State.peers[0].write({"ask": name, "of": value})
-        reply = _State.peers[0].replies.get()
-    if "refused" in reply:
-        raise UserError(reply["refused"])
-    return reply["reply"]
+def failed(code: int, error: Exception | None = None) -> None:
+    """Ends this process at once where there are several: else it would wait for the others to end.
 
-
-def _reply(name: str, value: Any) -> dict[str, Any]:
-    try:
-        return {"reply": _SERVED[name](value)}
-    except Exception as error:  # theirs to raise
-        return {"refused": str(error) or type(error).__name__}
-
-
-def _say(peer: Peer, value: Any) -> None:
-    try:
-        peer.write({"value": value})
-    except OSError:  # the thread that listens to it ends this process
-        time.sleep(_VISIBLE)
-
-
-def _listen(peer: Peer) -> None:
-    """Keeps what a peer says; ends this process when the peer has ended before its work was done."""
-    reason = ""
-    try:
-        for line in peer.heard:
-            message = json.loads(line)
-            if "value" in message:
-                peer.said.put(message["value"])
-            elif "ask" in message:
-                peer.write(_reply(message["ask"], message["of"]))
-            elif "reply" in message or "refused" in message:
-                peer.replies.put(message)
-            elif message.get("finished"):
-                return
-            else:
-                reason = message["failed"]
-    except (OSError, ValueError):
-        pass
-    if not _State.ended:
-        _end(reason or f"process {peer.number} has died")
-
-
-def _end(reason: str) -> None:
-    """Ends this process at once, as another one has; nothing that is written is left half-written."""
-    _State.ended = True
-    terminal.err(f"pbr-jax: error: {reason}, so all processes end; the same command continues from here")
-    _tell({"failed": reason})
-    _leave(_FAILED)
-
-
-def failed(message: str, code: int, error: Exception | None = None) -> None:
-    """Ends this process and, with this message, all others, where there are several. `error`: of ours,
-    which is shown in full."""
-    if several() and not _State.ended:
-        _State.ended = True
+    `error`: of the program, which is shown in full.
+    """
+    if several():
         if error is not None:
             terminal.err("".join(traceback.format_exception(error)))
-        _tell({"failed": f"process {_State.index} ended ({message})"})
-        _leave(code)
-
-
-def _leave(code: int) -> None:
-    """Ends this process; process 0, with which JAX's service ends, after the others."""
-    for listener in _State.listeners if leads() else ():
-        if listener is not threading.current_thread():
-            listener.join(_PATIENCE)
-    os._exit(code)
-
-
-def finished() -> None:
-    """This process has done its work, and the others' ends do not matter to it any more."""
-    _State.ended = True
-    _tell({"finished": True})
-
-
-def _tell(message: dict[str, Any]) -> None:
-    for peer in _State.peers:
-        with suppress(OSError):
-            peer.write(message)
+        if leads():
+            time.sleep(_PATIENCE)
+        os._exit(code)
 
 
 # -- the beginning -------------------------------------------------------------------------------------
@@ -230,10 +138,11 @@ def start(coordinator: str | None = None, processes: int | None = None, process:
     Ends this process where another one does not start within a minute. Raises UserError where they are not
     known, and where the hosts do not share the cache.
     """
-    _delay_aborts()
     late = threading.Timer(_START, _late)
     late.daemon = True
     late.start()
+    waiting = f"--xla_cpu_collective_timeout_seconds={_WAITING}"
+    os.environ["XLA_FLAGS"] = f"{waiting} {os.environ.get('XLA_FLAGS', '')}"
     try:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.config.update("jax_enable_preemption_service", False)  # it would ignore SIGTERM
@@ -251,12 +160,8 @@ def start(coordinator: str | None = None, processes: int | None = None, process:
         ) from error
     finally:
         late.cancel()
-    known = distributed.global_state
-    _State.index, _State.count = known.process_id or 0, known.num_processes or 1
-    _State.joined = True
-    jax.local_devices()  # JAX makes them where all processes ask for them
+    _State.index, _State.count, _State.joined = jax.process_index(), jax.process_count(), True
     if several():
-        _connect(known.client, (known.coordinator_address or "").rsplit(":", 1)[0].strip("[]"))
         _check_cache()
 
 
@@ -269,35 +174,6 @@ def _late() -> None:
     os._exit(_FAILED)
 
 
-def _delay_aborts() -> None:
-    """JAX aborts a process whose process 0 has gone. The signal's handler becomes `sleep`, which takes the
-    signal's number for seconds; meanwhile the thread that listens to process 0 ends this process in order."""
-    if os.name == "posix":
-        library = ctypes.CDLL(None)
-        library.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
-        library.signal(signal.SIGABRT, ctypes.cast(library.sleep, ctypes.c_void_p))
-
-
-def _connect(client: Any, host: str) -> None:
-    """A connection of every process with process 0, whose port and password JAX's service tells."""
-    if leads():
-        password = secrets.token_hex()
-        with peers.server() as server:
-            client.key_value_set("pbr_jax/link", f"{server.getsockname()[1]} {password}")
-            found: dict[int, Peer] = {}
-            while len(found) < _State.count - 1:
-                peer = peers.accepted(server.accept()[0], password)
-                if peer is not None:
-                    found[peer.number] = peer
-        _State.peers = tuple(found[number] for number in sorted(found))
-    else:
-        port, password = client.blocking_key_value_get("pbr_jax/link", 1000 * _START).split()
-        _State.peers = (peers.connected((host, int(port)), password, _State.index, _START),)
-    _State.listeners = tuple(Thread(target=_listen, args=(peer,), daemon=True) for peer in _State.peers)
-    for listener in _State.listeners:
-        listener.start()
-
-
 def _check_cache() -> None:
     """Raises UserError where a host does not see what process 0 writes into the cache."""
     folder = cache_folder()
@@ -306,8 +182,10 @@ def _check_cache() -> None:
         private_folder(folder)
         write_text(token, token.name)
     places = gather(f"{socket.gethostname()}:{folder.absolute()}")
-    name = gather(token.name)[0]
-    seen = gather(_appears(folder / name))
+    token = folder / order(token.name)
+    deadline = time.monotonic() + _VISIBLE
+    while not all(seen := gather(token.is_file())) and order(time.monotonic() < deadline):
+        time.sleep(0.2)
     if leads():
         token.unlink()
     if not all(seen):
@@ -331,9 +209,3 @@ def published(path: Path, is_there: Callable[[], bool]) -> bool:
             )
         time.sleep(0.2)
     return there
-
-
-def _appears(path: Path) -> bool:
-    with suppress(UserError):
-        return published(path, path.is_file)
-    return False

@@ -59,7 +59,8 @@ def run(config: Config, out: str | Path, *, overwrite: bool = False) -> Results:
     with logging_to(events.append):  # the data is read for the keys, before the folder is the run's
         plan = Plan(config)
         plan.check()
-    hosts.announce(plan.identity)
+    hosts.order()  # the data are in the cache now
+    _agree(plan)
     owner = {"identity": plan.identity, "config": to_dict(config), "parts": plan.parts}
     folder = RunFolder(out, owner)
     with folder.alone():
@@ -71,7 +72,7 @@ def run(config: Config, out: str | Path, *, overwrite: bool = False) -> Results:
                 log(event)
             with logging_to(log):
                 found = _made(plan, folder)
-    hosts.announce(None)
+    hosts.order()
     return Results(out, found)
 
 
@@ -80,17 +81,24 @@ def follow(config: Config) -> None:
 
     Raises UserError if this process plans another run than process 0.
     """
-    identity = hosts.order()  # the data are there now
+    hosts.order()  # waits until the data are in the cache
     plan = Plan(config)
     plan.check()
-    if differ := [name for name, value in plan.identity.items() if identity.get(name) != value]:
-        raise UserError(
-            f"this process would make another run than process 0 (its {', '.join(differ)} differs); start "
-            "all with one config, one version of the code, and the same data and models"
-        )
+    _agree(plan)
     known = {node.key: node for node in walk(plan.last) if isinstance(node, Stage)}
     while (key := hosts.order()) is not None:
         known[key].join()
+
+
+def _agree(plan: Plan) -> None:
+    """Raises UserError unless all processes plan the same run."""
+    first, *others = hosts.gather(plan.identity)
+    for number, identity in enumerate(others, 1):
+        if differ := [name for name, value in first.items() if identity.get(name) != value]:
+            raise UserError(
+                f"process {number} would make another run than process 0 (its {', '.join(differ)} differs); "
+                "start all with one config, one version of the code, and the same data and models"
+            )
 
 
 def _as_wanted(found: Mapping[str, Any], plan: Plan) -> bool:

@@ -294,7 +294,7 @@ class Stage(Node):
 
         def make(folder: Path) -> None:
             if self._together is not None and processes.several():
-                processes.announce(self.key)
+                processes.order(self.key)
                 self._join(folder)
             else:
                 self._make(folder, *self.options, **self._values())

@@ -28,7 +28,6 @@ from pbr_jax.base.files import (
 )
 from pbr_jax.base.locks import locked, require_locks
 from pbr_jax.base.types import UserError
-from pbr_jax.distributed import processes
 from pbr_jax.llm.protocol import Score
 
 _SCHEMA = (
@@ -137,7 +136,8 @@ class Merged(NamedTuple):
 
 
 class Answers:
-    """The database: SQLite, one row an answer. Any number of processes and threads may share the file.
+    """The database: SQLite, one row an answer. Any number of processes and threads may share the file, also
+    from several hosts: it has no write-ahead log, which works within one host alone.
 
     Every operation opens its own connection (about 2 ms), so none is ever shared or left open. All methods
     raise UserError for a file that is damaged, foreign, locked for long, or cannot be written.
@@ -148,8 +148,6 @@ class Answers:
 
     def find(self, keys: Sequence[str], kind: str | None = None) -> dict[str, Any]:
         """The stored answers by key, without damaged ones and those of another kind, which are noted."""
-        if not processes.leads():
-            return _read_back(kind, processes.ask("find answers", [list(keys), kind]))
         with self._connection() as connection:
             answers = self._find(connection, keys, kind)
         return self._whole(answers)
@@ -158,8 +156,6 @@ class Answers:
         """Stores new answers, durably, and returns the one that stands for each key: the first whole one.
         One that no backend may give (`checked`) is a UserError; those beside it are stored. `model`: who gave
         them, for `erase_model`."""
-        if not processes.leads():
-            return _read_back(kind, processes.ask("add answers", [kind, dict(values), model]))
         rows, refused = [], []
         for key, value in values.items():
             try:
@@ -183,7 +179,7 @@ class Answers:
         return standing
 
     def erase(self, keys: Iterable[str]) -> int:
-        """Overwrites and deletes answers, in SQLite's log too; how many there were."""
+        """Overwrites and deletes answers; how many there were."""
         if not self.file.is_file():
             return 0
         gone = [(key,) for key in keys]
@@ -196,11 +192,6 @@ class Answers:
             connection.execute(_MODELS)
             connection.executemany("DELETE FROM models WHERE key=?", gone)
             connection.execute("COMMIT")
-            if connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
-                raise UserError(
-                    f"{self.file} has been read for {_PATIENCE:g} s, and its log holds what was deleted; "
-                    "let that process finish, then run again"
-                )
         return max(erased, 0)
 
     def erase_model(self, model: str) -> int:
@@ -343,8 +334,8 @@ class Answers:
             with locked(self.file.with_suffix(".lock")):
                 tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
                 if not any(_identity(connection).values()) and tables == 0:
-                    connection.execute("PRAGMA journal_mode=WAL")
                     connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA}; {_VERSION} COMMIT;")
+        connection.execute("PRAGMA journal_mode=DELETE")  # older versions had a log
         identity, version = _identity(connection), _IDENTITY["user_version"]
         if identity["application_id"] != _IDENTITY["application_id"]:
             raise UserError(
@@ -357,16 +348,6 @@ class Answers:
                 f"version {version}; export it with the program that wrote it, move it away, and import the "
                 "export"
             )
-
-
-# Of several hosts one alone opens the file: SQLite's log does not work on disks that hosts share.
-processes.serve("find answers", lambda of: Answers(location()).find(*of))
-processes.serve("add answers", lambda of: Answers(location()).add(*of))
-
-
-def _read_back(kind: str | None, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Answers as JSON gives them."""
-    return {key: checked(kind, value) for key, value in values.items()}
 
 
 def _identity(connection: sqlite3.Connection) -> dict[str, int]:
