@@ -33,7 +33,6 @@ from pbr_jax.base.types import UserError
 from pbr_jax.distributed import processes
 
 _MANIFEST = "stage.json"
-_ATTEMPTS = "attempts.json"  # what computed in a partial folder
 _LARGE = 64 << 20  # bytes: files from here on are hashed only where their times or places have changed
 
 # Other errors of the system are the disk's or somebody else's: making the artefact again would not mend them.
@@ -142,8 +141,8 @@ def temporary_folder() -> Path:
 
 
 def made_by(path: Path) -> list[dict[str, Any]]:
-    """The provenance of the processes that made an artefact; several where an attempt continued another's
-    with other versions, none where there is no artefact or an older version of this package made it."""
+    """The provenance of the process that finished an artefact; of all its attempts where an older version of
+    this package made it, and none where there is no artefact."""
     try:
         manifest = parse_json((path / _MANIFEST).read_bytes())
         return manifest.get("made_by", [])
@@ -184,11 +183,9 @@ def _made(
     for half_written in partial.rglob(".*.partial"):  # by an attempt that was killed (`files.write_text`)
         half_written.unlink()
     seconds = _filled(partial, make, begun, label or path.name)
-    attempts = _attempts(partial)
-    (partial / _ATTEMPTS).unlink(missing_ok=True)
     files = _close(partial)
     manifest = {
-        "stage": name, "key": dict(key), "seconds": seconds, "made_by": attempts, "files": files,
+        "stage": name, "key": dict(key), "seconds": seconds, "made_by": [provenance()], "files": files,
     }  # fmt: skip
     write_text(partial / _MANIFEST, json.dumps({**manifest, "digest": digest(manifest)}))
     _sync(partial)
@@ -209,7 +206,6 @@ def _filled(partial: Path, make: Callable[[Path], None], begun: bool, label: str
     What was left is put aside, not lost, until the artefact is whole.
     """
     aside = partial.with_suffix(".damaged")
-    write_text(partial / _ATTEMPTS, json.dumps(_attempts(partial)))
     try:
         with _stopwatch(partial) as elapsed, located(partial):
             make(partial)
@@ -223,16 +219,6 @@ def _filled(partial: Path, make: Callable[[Path], None], begun: bool, label: str
         return _filled(partial, make, False, label)
     _remove(aside)
     return elapsed()
-
-
-def _attempts(partial: Path) -> list[dict[str, Any]]:
-    """The provenance of earlier attempts in a partial folder, then of this process, equal ones once."""
-    own = provenance()
-    try:
-        earlier = parse_json((partial / _ATTEMPTS).read_bytes())
-    except (OSError, ValueError):
-        earlier = []
-    return [*(one for one in earlier if one != own), own] if isinstance(earlier, list) else [own]
 
 
 def _remove(path: Path) -> None:

@@ -33,7 +33,7 @@ Make = Callable[..., None]
 
 _CHUNK = 4096  # texts whose vectors a process keeps together
 _REWARDS = "rewards.jsonl"
-_OWN = {TALLY, USAGE, "attempts.json", "seconds"}  # files of a stage's folder that each process has
+_OWN = {TALLY, USAGE, "seconds"}  # files of a stage's folder that each process has
 
 
 # -- questions -----------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -148,44 +148,6 @@ def test_all_that_a_stage_leaves_is_only_its_owners_whatever_the_umask(mask: int
     assert (mode(cache / "a"), mode(cache / "a" / "b")) == (0o700, 0o700)
 
 
-def test_all_processes_that_made_an_artefact_are_recorded(monkeypatch: pytest.MonkeyPatch):
-    """One that goes on with what another left is a second; one that begins anew stands alone."""
-
-    def die(folder: Path) -> None:
-        (folder / "part").write_text("half")
-        raise KeyboardInterrupt
-
-    def make(folder: Path) -> None:
-        if (folder / "part").read_text() != "half":
-            raise ValueError("not what it was")
-
-    processes = [{"commit": name, "versions": {"jax": name}} for name in "abc"]
-    for process, work in ((processes[0], die), (processes[0], die), (processes[1], make)):
-        monkeypatch.setattr(artefacts, "provenance", lambda process=process: process)
-        with suppress(KeyboardInterrupt):
-            obtain("s", {}, work)
-    assert artefacts.made_by(_at("s", {})) == processes[:2]
-    assert artefacts.made_by(_at("s", {"other": 1})) == []
-    with suppress(KeyboardInterrupt):
-        obtain("t", {}, die)
-    (partial,) = cache_folder().rglob("*.partial")
-    (partial / "part").unlink()
-    monkeypatch.setattr(artefacts, "provenance", lambda: processes[2])
-    obtain("t", {}, _stumble_once)
-    assert artefacts.made_by(_at("t", {})) == processes[2:]
-    assert artefacts.is_whole(_at("s", {}))
-
-
-def _at(name: str, key: dict[str, Any]) -> Path:
-    return artefacts.place(name, digest({"stage": name, **key}))
-
-
-def _stumble_once(folder: Path) -> None:
-    """Fails where an earlier attempt left its seconds."""
-    if (folder / "seconds").exists():
-        raise FileNotFoundError("part")
-
-
 def test_a_partial_folder_of_a_stage_that_died_is_private_too():
     def make(folder: Path) -> None:
         (folder / "part").write_text("half")
@@ -195,7 +157,7 @@ def test_a_partial_folder_of_a_stage_that_died_is_private_too():
         obtain("s", {}, make)
     (partial,) = cache_folder().rglob("*.partial")
     assert mode(partial) == 0o700
-    assert sorted(path.name for path in partial.iterdir()) == ["attempts.json", "part", "seconds"]
+    assert sorted(path.name for path in partial.iterdir()) == ["part", "seconds"]
 
 
 def test_folders_that_exist_keep_their_modes_but_for_the_cache_itself(
