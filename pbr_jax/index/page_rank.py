@@ -5,13 +5,12 @@ User-Centric Retrieval", 2025, section 3.3). The documents of a user are the nod
 their nearest neighbours. PageRank gives the weights of the nodes, and the weighted sum of their vectors is
 the user's anchor.
 
-Functions are defined for one user and mapped over users. Histories usually have 10 to 1,000 documents, for
-which transitions are a dense matrix. For longer histories only the edges are stored. Users with histories of
-similar length are computed together, padded to a common width.
+Functions are defined for one user and mapped over users. Users with histories of similar length are computed
+together, padded to a common width.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -26,8 +25,7 @@ from pbr_jax.index.base import Matrix
 from pbr_jax.index.clusters import nearest_centre
 from pbr_jax.index.top_k import top_k
 
-DENSE = 1024  # documents up to which a user's transitions are a matrix
-_BLOCK = 512  # rows of a longer history whose similarities are in memory together
+_BLOCK = 512  # rows of a history whose similarities are in memory together
 _DOCUMENTS = {"cpu": 1024}  # computed together; elsewhere 16,384. On CPU all stays in the caches
 _LANES = 4  # batches under way: some are gathered while others are computed
 
@@ -56,13 +54,6 @@ class Graph(NamedTuple):
     weights: Float[Array, "n k"]
 
 
-class Transitions(NamedTuple):
-    """A graph as matrices: weights to a document (axis 1) from another (axis 2), and sums per document."""
-
-    weights: Float[Array, "*u n n"]
-    leaving: Float[Array, "*u n"]
-
-
 def neighbour_graph(
     documents: Float[Array, "n d"], where: Bool[Array, " n"], *, theta: float, k: int
 ) -> Graph:
@@ -84,48 +75,8 @@ def neighbour_graph(
     return Graph(columns, weights / jnp.where(total > 0, total, 1))
 
 
-def transitions(
-    documents: Float[Array, "u n d"], where: Bool[Array, "u n"], *, theta: float, k: int
-) -> Transitions:
-    """`neighbour_graph` of several users as matrices, with weights that are not yet normalised.
-
-    For each document only the k-th largest similarity is computed, by removing the maximum k times. This is
-    done along columns, since similarities are symmetric. If ties give more than k edges, the graph decides
-    which of them count.
-    """
-    lengths = jnp.linalg.norm(documents, axis=-1)
-    there, scale = where & (lengths > 0), 1 / jnp.where(lengths > 0, lengths, 1)
-    similarity = jnp.einsum("und,umd->unm", documents, documents, precision=lax.Precision.HIGHEST)
-    similarity *= scale[:, :, None] * scale[:, None]
-    allowed = there[:, :, None] & there[:, None] & (similarity >= theta)
-    similarity = jnp.where(allowed, similarity, -jnp.inf)
-
-    def next_lower(_: Array, least: Float[Array, "u n"]) -> Float[Array, "u n"]:
-        return jnp.where(similarity < least[:, None], similarity, -jnp.inf).max(1)
-
-    start = jnp.full(where.shape, jnp.inf, similarity.dtype)
-    least = lax.fori_loop(0, min(k, where.shape[1]), next_lower, start)
-    kept = (similarity >= least[:, None]) & (similarity > -jnp.inf)
-
-    def all_kept() -> Float[Array, "u n n"]:
-        return jnp.where(kept, similarity, 0)
-
-    def chosen() -> Float[Array, "u n n"]:
-        graphs = jax.vmap(partial(neighbour_graph, theta=theta, k=k))(documents, where)
-        return jax.vmap(_matrix)(graphs)
-
-    weights = lax.cond((kept.sum(1) <= k).all(), all_kept, chosen)
-    return Transitions(weights, weights.sum(1))
-
-
-def _matrix(graph: Graph) -> Float[Array, "n n"]:
-    """A graph as a matrix [to, from]."""
-    n = len(graph.columns)
-    return jnp.zeros((n, n), graph.weights.dtype).at[graph.columns, jnp.arange(n)[:, None]].add(graph.weights)
-
-
 def page_rank(
-    graph: Graph | Transitions,
+    graph: Graph,
     restart: Float[Array, " n"],
     *,
     damping: float,
@@ -138,8 +89,10 @@ def page_rank(
     the walk also continues from `restart`. The result is the vector before the first step that changes it by
     less than `tolerance`, as in the released code.
     """
-    follow, left = _follow(graph)
-    stuck = (left == 0).astype(restart.dtype)
+    stuck = (graph.weights.sum(-1) == 0).astype(restart.dtype)
+
+    def follow(ranks: Float[Array, " n"]) -> Float[Array, " n"]:
+        return jnp.zeros_like(ranks).at[graph.columns].add(graph.weights * ranks[:, None], mode="drop")
 
     def step(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         ranks, _, count = state
@@ -154,24 +107,10 @@ def page_rank(
     return lax.while_loop(unfinished, step, start)[0]
 
 
-def _follow(graph: Graph | Transitions) -> tuple[Callable[[Array], Array], Float[Array, " n"]]:
-    """The function that moves probabilities [n] along the edges, and how much leaves each document."""
-    if isinstance(graph, Transitions):
-        weights, leaving = graph
-        share = 1 / jnp.where(leaving > 0, leaving, 1)
-        product = partial(jnp.einsum, "mn,n->m", weights, precision=lax.Precision.HIGHEST)
-        return lambda ranks: product(ranks * share), leaving
-
-    def along(ranks: Float[Array, " n"]) -> Float[Array, " n"]:
-        return jnp.zeros_like(ranks).at[graph.columns].add(graph.weights * ranks[:, None], mode="drop")
-
-    return along, graph.weights.sum(-1)
-
-
 def anchor(
     documents: Float[Array, "n d"],
     where: Bool[Array, " n"],
-    graph: Graph | Transitions,
+    graph: Graph,
     query: Float[Array, " d"] | None = None,
     *,
     walk: Walk,
@@ -229,18 +168,12 @@ def _many(how: Walk | Groups) -> Any:
     """The function of [u n d] documents, [u n] where and [u d] queries that finds the anchors [u d]."""
     if isinstance(how, Groups):
         return jax.jit(jax.vmap(partial(nearest_centre, k=how.k)))
-    edges = {"theta": how.theta, "k": how.k}
-    of_one = partial(anchor, walk=how)
 
-    def many(documents: Array, where: Array, queries: Array | None) -> Array:
-        if where.shape[1] <= DENSE:
-            graphs = transitions(documents, where, **edges)
-        else:
-            graphs = jax.vmap(partial(neighbour_graph, **edges))(documents, where)
-        in_axes = (0, 0, 0, None if queries is None else 0)
-        return jax.vmap(of_one, in_axes=in_axes)(documents, where, graphs, queries)
+    def of_one(documents: Array, where: Array, query: Array | None) -> Array:
+        graph = neighbour_graph(documents, where, theta=how.theta, k=how.k)
+        return anchor(documents, where, graph, query, walk=how)
 
-    return jax.jit(many)
+    return jax.jit(jax.vmap(of_one))
 
 
 def _batches(sizes: Sequence[int]) -> Iterator[np.ndarray]:
