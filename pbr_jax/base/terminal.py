@@ -1,10 +1,9 @@
 """Text on its way to a terminal or a pipe: every `print` of the package is here.
 
 Users, models and files write what they like, and a console may lack the characters: control characters are
-shown as escapes, and what an encoding lacks is written in ASCII.
+shown as escapes, and so are characters that an encoding lacks.
 """
 
-import codecs
 import contextlib
 import io
 import os
@@ -20,13 +19,6 @@ from tqdm import tqdm
 
 # C0 but tab and line feed, C1, line separators, bidirectional controls, halves of surrogate pairs.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
-_ASCII = {
-    "‘": "'", "’": "'", "‚": "'", "‹": "<", "›": ">", "“": '"', "”": '"', "„": '"', "«": '"', "»": '"',
-    "‐": "-", "‑": "-", "–": "-", "—": "-", "−": "-", "…": "...", "·": ".", "•": "*", "×": "x", "±": "+-",
-    "²": "^2", "→": "->", "←": "<-", "≤": "<=", "≥": ">=", "≈": "~", "†": "+", "Δ": "delta", "α": "alpha",
-    "\xa0": " ", "\u202f": " ", "─": "-", "│": "|", "╭": "+", "╮": "+", "╰": "+", "╯": "+", "►": ">",
-}  # fmt: skip
-_ERRORS = "pbr_jax.ascii"
 
 
 def visible(text: object) -> str:
@@ -142,18 +134,9 @@ def prepare() -> None:
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, this one
     absl.logging.set_verbosity(absl.logging.FATAL)  # Orbax logs tracebacks of what it then raises
-    codecs.register_error(_ERRORS, _replaced)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors=_ERRORS)
-
-
-def _replaced(error: UnicodeError) -> tuple[str, int]:
-    """What is written for characters that the encoding lacks."""
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    missing = error.object[error.start : error.end]
-    return "".join(_ASCII.get(character) or _escaped(character) for character in missing), error.end
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _escaped(text: str) -> str:
