@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -74,6 +74,17 @@ class VectorStore:
                     self._files.append(list(missing), _finite(vectors))
                     self._refresh()
         return np.array([self._places[one] for one in digests], np.int64)
+
+    def missing(self, texts: Iterable[str]) -> list[str]:
+        """The texts, each once, that have no vector yet."""
+        with suppress(FileNotFoundError):  # nothing was ever encoded
+            self._refresh()
+        return [text for text in dict.fromkeys(texts) if digest(text) not in self._places]
+
+    def add(self, texts: Sequence[str], vectors: np.ndarray) -> None:
+        """Adds vectors that the encoder made of these texts while no lock was held."""
+        with self._files.writing():
+            self._files.append([digest(text) for text in texts], _finite(vectors))
 
     def read(self, places: np.ndarray) -> np.ndarray:
         """The vectors at these places, float32 [n d]; NaN for those that were erased."""

@@ -5,33 +5,27 @@ whole, so that a run whose processes were killed goes on from them.
 """
 
 import copy
-import hashlib
 import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
-
 from pbr_jax.base.files import private_folder, write_text
 from pbr_jax.base.types import Example
 from pbr_jax.cache.artefacts import is_whole, obtain_part
 from pbr_jax.corpus.store import Store
-from pbr_jax.corpus.vectors import AnyEncoder, VectorStore, digest
+from pbr_jax.corpus.vectors import VectorStore
 from pbr_jax.distributed import processes
 from pbr_jax.graph import Together
-from pbr_jax.models.sentence_folder import Role
 from pbr_jax.stages.records import Records
 from pbr_jax.stages.run import TALLY, USAGE, chunks, read_tally, total, write_tally
 
 Make = Callable[..., None]
 
-_CHUNK = 4096  # texts whose vectors a process keeps together
 _REWARDS = "rewards.jsonl"
 _OWN = {TALLY, USAGE, "seconds"}  # files of a stage's folder that each process has
 
@@ -119,55 +113,17 @@ def _add_up(folder: Path, parts: Sequence[Path]) -> None:
 # -- vectors -------------------------------------------------------------------------------------------
 
 
-class _Reading(VectorStore):
-    def missing(self, texts: Sequence[str]) -> list[str]:
-        """The texts, each once, that have no vector yet."""
-        with suppress(FileNotFoundError):  # nothing was ever encoded
-            self._refresh()
-        return [text for text in dict.fromkeys(texts) if digest(text) not in self._places]
-
-
-class _Known:
-    """An encoder that has its vectors already."""
-
-    def __init__(self, encoder: AnyEncoder, texts: Sequence[str], vectors: np.ndarray) -> None:
-        self._encoder, self._vectors = encoder, dict(zip(texts, vectors, strict=True))
-
-    @property
-    def dim(self) -> int:
-        return self._encoder.dim
-
-    def vectors_key(self, role: Role) -> str:
-        return self._encoder.vectors_key(role)
-
-    def encode(self, texts: Sequence[str], *, role: Role = "document") -> np.ndarray:
-        return np.stack([self._vectors[text] for text in texts])
-
-
 def by_texts(make: Make, folder: Path, options: tuple[Any, ...], values: Mapping[str, Any]) -> None:
-    """The stage that encodes a `store`'s documents by an `encoder`."""
-    encoder: AnyEncoder = values["encoder"]
-    missing = _Reading(encoder).missing([text for _, text in values["store"].texts()])
-    parts = [*chunks(missing, max(1, min(_CHUNK, -(-len(missing) // processes.count()))))]
+    """The stage that encodes a `store`'s documents by an `encoder`. Each process adds its vectors to those
+    that all share."""
+    vectors = VectorStore(values["encoder"])
+    missing = vectors.missing([text for _, text in values["store"].texts()])
     processes.gather()  # nobody adds vectors before all know what is missing
-    for chunk in parts[processes.index() :: processes.count()]:
-        if not (file := _file(folder, chunk)).is_file():
-            vectors = encoder.encode(chunk, role="document")
-            with (partial_ := file.with_suffix(f".{processes.index()}")).open("wb") as written:
-                np.save(written, vectors)
-            partial_.replace(file)
+    for chunk in chunks(missing[processes.share(len(missing))]):
+        vectors.add(chunk, values["encoder"].encode(chunk, role="document"))
     processes.gather()
     if processes.leads():
-        for chunk in parts:
-            file = _file(folder, chunk)
-            processes.published(file, file.is_file)
-            VectorStore(_Known(encoder, chunk, np.load(file))).places(chunk)
-            file.unlink()
         make(folder, *options, **values)
-
-
-def _file(folder: Path, texts: Sequence[str]) -> Path:
-    return folder / f"vectors-{hashlib.sha256(b''.join(map(digest, texts))).hexdigest()[:16]}.npy"
 
 
 # -- training ------------------------------------------------------------------------------------------
