@@ -1,4 +1,4 @@
-"""How several processes make one stage (`hosts`): each its part of the work, joined by ids and texts.
+"""How several processes make one stage (`hosts`): each its part of the work.
 
 The folder is that of process 0, on a disk that all see. Parts that are finished stay until the stage is
 whole, so that a run whose processes were killed goes on from them.
@@ -10,11 +10,10 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from pbr_jax.base.files import private_folder, write_text
+from pbr_jax.base.files import private_folder, write_lines, write_text
 from pbr_jax.base.types import Example
 from pbr_jax.cache.artefacts import is_whole, obtain_part
 from pbr_jax.corpus.store import Store
@@ -69,9 +68,9 @@ def _by_questions(
     options: tuple[Any, ...],
     values: Mapping[str, Any],
 ) -> None:
-    store, count = values["store"], processes.count()
+    count = processes.count()
     own = [_Share(asked) if option is asked else option for option in options]
-    ids = {example.id for example in _Share(asked).read(store)}
+    ids = {example.id for example in _Share(asked).read(values["store"])}
     narrowed = {name: _narrowed(value, ids) for name, value in values.items()}
     parts = [folder / f"part-{number}-of-{count}" for number in range(count)]
     obtain_part(parts[processes.index()], lambda part: make(part, *own, **narrowed))
@@ -80,12 +79,7 @@ def _by_questions(
         return
     for part in parts:
         processes.published(part, partial(is_whole, part))
-    examples = [*asked.read(store)]
-    shares = [len(examples) * number // count for number in range(count + 1)]
-    records = chain.from_iterable(
-        kind(part).records(examples[start:stop]) for part, start, stop in zip(parts, shares, shares[1:])
-    )
-    kind.keep(folder, ((example.id, record) for example, record in zip(examples, records, strict=True)))
+    write_lines(folder / kind.file, ((part / kind.file).read_text("utf-8") for part in parts))
     _add_up(folder, parts)
     for part in parts:
         shutil.rmtree(part)
