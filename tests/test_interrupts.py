@@ -30,12 +30,12 @@ def get_config():
             time.sleep(1)
 """
 SWEPT = """
-import os
+import os, sys
 from pathlib import Path
 from pbr_jax.config import Config, override
 long = get_config
 def get_config():
-    if "PBR_JAX_CHILD" in os.environ:
+    if "run" in sys.argv:
         Path(__file__).with_name(f"begun-{os.getpid()}").touch()
         long()
     return override(Config(), {"retrieve.method": "bm25"})
@@ -169,7 +169,7 @@ def test_the_batch_that_is_under_way_is_kept(
 
 @pytest.mark.long
 def test_processes_of_a_sweep_end_with_it(write_tweets: Callable[..., Path], tmp_path: Path):
-    """A first Ctrl-C of the parent alone asks them to stop, a second one leaves none behind."""
+    """A terminal sends Ctrl-C to all of them. The first asks them to stop, the second leaves none behind."""
     root = write_tweets({"ann": ["one", "two"], "bob": ["three"]})
     (tmp_path / "long.py").write_text(f"{LONG}{SWEPT}")
     place = ["--benchmark.name", "lamp_7", "--benchmark.root", str(root), "--generate.method", "none"]
@@ -186,9 +186,9 @@ def test_processes_of_a_sweep_end_with_it(write_tweets: Callable[..., Path], tmp
         while len(list(tmp_path.glob("begun-*"))) < 2:
             assert process.poll() is None
             time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
+        os.killpg(process.pid, signal.SIGINT)
         until(process, "again to stop now")
-        process.send_signal(signal.SIGINT)
+        os.killpg(process.pid, signal.SIGINT)
         assert process.wait(60) == interrupts.INTERRUPTED
         with pytest.raises(ProcessLookupError):
             wait_for_group(process.pid)

@@ -6,27 +6,22 @@ Python runs a signal's handler between two of its own instructions, so a compile
 
 import os
 import signal
-import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import ClassVar
 
 from pbr_jax.base import terminal
 
 INTERRUPTED = 130
 """The exit code of a command that was interrupted: 128 and the number of SIGINT."""
 
-_CHILD = "PBR_JAX_CHILD"  # in the environment of our own processes: a terminal's Ctrl-C is for their parent
-
 
 class _State:
-    """Of this process: whether it was interrupted, whether that waits for a piece of work, its children."""
+    """Of this process: whether it was interrupted, and whether that waits for a piece of work."""
 
     asked = False
     deferred = False
-    children: ClassVar[set["subprocess.Popen[str]"]] = set()
 
 
 @contextmanager
@@ -35,25 +30,21 @@ def acknowledged() -> Iterator[None]:
 
     Nothing changes where this is not the main thread, or somebody else handles or ignores the signal.
     """
-    number = signal.SIGTERM if _CHILD in os.environ else signal.SIGINT
     free = (signal.default_int_handler, signal.SIG_DFL)
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(number) not in free:
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGINT) not in free:
         yield
         return
-    if number == signal.SIGTERM:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-    handler = signal.signal(number, _interrupt)
+    handler = signal.signal(signal.SIGINT, _interrupt)
     try:
         yield
     finally:
-        signal.signal(number, handler)
+        signal.signal(signal.SIGINT, handler)
         _State.asked = False
 
 
 def _interrupt(*_: object) -> None:
     if _State.asked:  # whatever is written appears whole or not at all, so nothing needs to be tidied
-        for child in tuple(_State.children):
-            child.kill()
         os._exit(INTERRUPTED)
     _State.asked = True
     newline = "\n" * (sys.stderr is not None and sys.stderr.isatty())
@@ -96,29 +87,3 @@ def check() -> None:
     """Raises KeyboardInterrupt where Ctrl-C was pressed."""
     if _State.asked:
         raise KeyboardInterrupt
-
-
-# -- processes of our own ------------------------------------------------------------------------------
-
-
-def run_child(arguments: Sequence[str]) -> tuple[int, str]:
-    """Runs this program with other arguments; its exit code, and what it wrote to stderr."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "pbr_jax", *arguments],
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace",
-        env={**os.environ, _CHILD: "1"},
-    ) as child:  # fmt: skip
-        _State.children.add(child)
-        try:
-            if _State.asked:
-                child.terminate()
-            _, told = child.communicate()
-            return child.returncode, told
-        finally:
-            _State.children.discard(child)
-
-
-def stop_children() -> None:
-    """Asks the processes of `run_child` to end after their batch."""
-    for child in tuple(_State.children):
-        child.terminate()

@@ -5,6 +5,8 @@ holds the lock of the run that it makes, and the operating system releases it wh
 """
 
 import shlex
+import subprocess
+import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +17,7 @@ from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
 
-from pbr_jax.base import interrupts, terminal
+from pbr_jax.base import terminal
 from pbr_jax.base.files import parse_json, private_folder, write_text
 from pbr_jax.base.locks import require_locks
 from pbr_jax.base.types import UserError
@@ -124,15 +126,17 @@ def _together(attempt: Callable[[Trial], _T], chosen: Sequence[Trial], at_once: 
         try:
             return list(pool.map(attempt, chosen))
         except KeyboardInterrupt:
-            pool.shutdown(wait=False, cancel_futures=True)
-            interrupts.stop_children()
+            pool.shutdown(wait=False, cancel_futures=True)  # what runs has heard the terminal's Ctrl-C too
             raise
 
 
 def _in_process(words: str) -> str:
     """Runs a command line in a process of its own; its last line on stderr where it fails."""
-    status, told = interrupts.run_child(shlex.split(words)[1:])
-    return "" if status == 0 else told.strip().rsplit("\n", 1)[-1] or "it failed"
+    command = [sys.executable, "-m", "pbr_jax", *shlex.split(words)[1:]]
+    done = subprocess.run(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace", check=False
+    )
+    return "" if done.returncode == 0 else done.stderr.strip().rsplit("\n", 1)[-1] or "it failed"
 
 
 def _time_left(spent: Sequence[float], runs: int, at_once: int) -> str:
