@@ -71,8 +71,8 @@ def started(*command: str) -> subprocess.Popen[str]:
 
 
 def wait_for_group(number: int) -> None:
-    """Raises ProcessLookupError once no process of the group lives; returns after a minute."""
-    for _ in range(3000):
+    """Raises ProcessLookupError once no process of the group lives; returns after two minutes."""
+    for _ in range(6000):
         os.killpg(number, 0)
         time.sleep(0.02)
 
