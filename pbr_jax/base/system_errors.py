@@ -31,7 +31,7 @@ _WORDS = re.compile(r"(?:os error |errno |os_error_code=')(\d+)", re.I)  # of Ru
 _SPOKEN = ("ENOSPC", "EDQUOT", "EIO", "ESTALE", "EMFILE", "EROFS", "EACCES", "ENAMETOOLONG", "EFBIG")
 _FULL = re.compile("requested and|enough free space")  # of NumPy, which gives no number
 _MEMORY = re.compile(r"RESOURCE_EXHAUSTED|out of memory|std::bad_alloc", re.IGNORECASE)
-_PEER = re.compile(r"\bgloo\b|\bNCCL\b", re.IGNORECASE)  # of a collective operation
+_PEER = re.compile(r"\bGloo \w+ failed|\bNCCL\b")  # of a collective operation
 _LOWER = (
     "lower llm.batch_size, encoder.batch_tokens, prompt.max_tokens or the training's batch_size "
     "(or raise its accumulate), or take a smaller model"
@@ -47,7 +47,7 @@ def line(error: BaseException) -> str | None:
         return f"out of memory{_said(error)}; {_LOWER}"
     if isinstance(error, RuntimeError | ValueError) and _MEMORY.search(str(error)):
         return f"the device is out of memory{_said(error)}; {_LOWER}"
-    if isinstance(error, RuntimeError) and _PEER.search(str(error)):
+    if isinstance(error, RuntimeError | ValueError) and _PEER.search(str(error)):
         return f"another process of this run has ended{_said(error)}; the same command continues from here"
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
         return "no further thread can be started; raise the limit of processes (ulimit -u)"
