@@ -61,6 +61,14 @@ def test_a_full_disk_names_the_file_whoever_writes(write: Callable[[Path], None]
     assert "vectors.npy: No space left on device; free some space" in told
 
 
+@pytest.mark.parametrize("kind", [ValueError, RuntimeError])
+def test_a_process_that_has_gone_is_told_in_one_line(kind: type[Exception]):
+    told = system_errors.line(kind("UNKNOWN: Gloo AllGather failed: [pair.cc:547] Connection closed by peer"))
+    assert told is not None
+    assert told.startswith("another process of this run has ended (UNKNOWN: Gloo AllGather failed")
+    assert system_errors.line(kind("no gloomy weather")) is None
+
+
 LIMITED = """
 import resource, sys, numpy, sqlite3
 from pathlib import Path
