@@ -9,7 +9,6 @@ Functions are defined for one user and mapped over users. Users with histories o
 together, padded to a common width.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
@@ -202,27 +201,17 @@ def _height(width: int) -> int:
     return max(1, _DOCUMENTS.get(jax.default_backend(), 1 << 14) // width)
 
 
-def _aligned(*shape: int) -> Float[np.ndarray, "..."]:
-    """An array, not filled yet, at a multiple of 64 bytes, because XLA on a CPU copies any other."""
-    memory = np.empty(4 * math.prod(shape) + 64, np.uint8)
-    start = -memory.ctypes.data % 64
-    return memory[start : start + 4 * math.prod(shape)].view(np.float32).reshape(shape)
-
-
 def _padded(
     vectors: Matrix, histories: Sequence[np.ndarray]
 ) -> tuple[Float[np.ndarray, "u n d"], Bool[np.ndarray, "u n"]]:
     """Documents of users in one array, filled up with users of none, so that a width has one program."""
     width = _width(max(map(len, histories)))
     height = _height(width)
-    documents = _aligned(height, width, vectors.shape[1])
+    documents = np.zeros((height, width, vectors.shape[1]), np.float32)
     where = np.zeros((height, width), bool)
-    for place in range(height):
-        rows = histories[place] if place < len(histories) else ()
+    for place, rows in enumerate(histories):
         where[place, : len(rows)] = True
-        documents[place, len(rows) :] = 0
-        if len(rows):
-            documents[place, : len(rows)] = vectors[rows]
+        documents[place, : len(rows)] = vectors[rows]
     return documents, where
 
 
