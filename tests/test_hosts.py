@@ -112,7 +112,8 @@ def test_two_processes_make_what_one_makes_also_after_each_was_killed(
         _kill(words, start, cache, victim, "embed ...")
     leader, follower = _ended(start(words, [cache, cache]))
     assert "dense" in leader[0]
-    assert follower[0] == ""  # one process reports
+    told = [line for line in follower[0].splitlines() if not line.startswith("[Gloo]")]
+    assert told == []  # one process reports
     _assert_equal(tmp_path / "together", alone)
     texts = [(folder / "texts.jsonl").read_bytes() for folder in (tmp_path / "together", alone)]
     assert texts[0] == texts[1]
