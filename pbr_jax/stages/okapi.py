@@ -36,7 +36,8 @@ class Analysed(Okapi):
     language: str = "english"  # language of the stems: the name of a Snowball algorithm
     # language whose stop words are left out. none: none are; idf already gives frequent words little weight
     stop_words: bm25.StopWords = "none"
-    idf: bm25.Idf = "okapi"  # okapi: with a floor for negative values; lucene: never negative
+    # lucene: never negative; okapi: rank_bm25's, negative for words of most documents, with `epsilon`
+    idf: bm25.Idf = "lucene"
 
     @property
     def terms(self) -> bm25.Terms:

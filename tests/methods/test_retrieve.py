@@ -247,15 +247,11 @@ def test_recency_of_undated_histories_goes_from_all_ends_at_once(tmp_path: Path)
     assert best_first(found) == ["b9", "a2", "a1", "b1", "a0", "b0"]
 
 
-def okapi(texts: list[list[str]], query: list[str]) -> list[float]:
-    """Rank_bm25's formula term by term, for terms of fewer than half of the texts."""
+def lucene(texts: list[list[str]], query: list[str]) -> list[float]:
+    """BM25 with Lucene's idf, term by term."""
     mean = sum(map(len, texts)) / len(texts)
-    idf = {
-        t: np.log((len(texts) - n + 0.5) / (n + 0.5))
-        for t in query
-        if 2 * (n := sum(t in text for text in texts)) < len(texts)
-    }
-    assert len(idf) == len(query)
+    holding = {t: sum(t in text for text in texts) for t in query}
+    idf = {t: np.log(1 + (len(texts) - n + 0.5) / (n + 0.5)) for t, n in holding.items()}
     return [
         sum(
             idf[t] * text.count(t) * 2.5 / (text.count(t) + 1.5 * (0.25 + 0.75 * len(text) / mean))
@@ -271,7 +267,7 @@ def test_bm25_across_users_has_the_scores_of_one_index(tmp_path: Path):
         user: tuple(Document(f"{user}{i}", user, text, time=1.0) for i, text in enumerate(own))
         for user, own in texts.items()
     }
-    expected = okapi([text.split() for own in texts.values() for text in own], ["word1", "thing4"])
+    expected = lucene([text.split() for own in texts.values() for text in own], ["word1", "thing4"])
     found = {c.document.id: c.score for c in found_by("bm25", tmp_path, profiles, k=9)}
     names = [f"{user}{i}" for user, own in texts.items() for i in range(len(own))]
     np.testing.assert_allclose([found[name] for name in names], expected, rtol=1e-12)

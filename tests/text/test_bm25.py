@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pbr_jax.base.types import UserError
+from pbr_jax.methods import retrieve, select
 from pbr_jax.text.bm25 import BM25, StopWords, terms
 
 PROFILE = [
@@ -116,6 +117,22 @@ def test_lucenes_idf_scores_as_in_bm25s(texts, query):
     asked = [word for word in query.split() if any(word in text for text in split)]
     expected = theirs.get_scores(asked) if asked else np.zeros(len(texts))
     np.testing.assert_allclose(BM25(texts, idf="lucene").scores(query), expected, rtol=1e-9)
+    for options in (retrieve.BM25(analyser="whitespace"), select.BM25(analyser="whitespace")):
+        np.testing.assert_allclose(options.index(texts).scores(query), expected, rtol=1e-9)
+
+
+@given(profiles, words)
+@case(
+    ["printer toner", "lunch noon"],
+    "toner",
+)  # in half of the texts
+@case(["note printer", "note printer", "note printer", "note heating"], "printer")  # in most of them
+@case(["tea"], "tea")
+def test_a_text_with_a_word_of_the_query_is_above_those_without(texts, query):
+    asked = set(terms("words")(query))
+    for options in (retrieve.BM25(), select.BM25()):
+        scores = options.index(texts).scores(query)
+        assert [score > 0 for score in scores] == [bool(asked & set(terms("words")(text))) for text in texts]
 
 
 def test_stems_match_other_forms_of_a_word():

@@ -30,9 +30,9 @@ from pbr_jax.pipeline import Examples, Neighbour, Query, Ranking, RetrieveSlot, 
 from pbr_jax.stages import late_interaction as late
 from pbr_jax.stages import vectors
 from pbr_jax.stages.late_interaction import PooledVectors, TokenVectors
+from pbr_jax.stages.okapi import Analysed, Okapi
 from pbr_jax.stages.run import Run
 from pbr_jax.stages.search import candidates, query_vectors
-from pbr_jax.text.bm25 import BM25, terms
 
 Documents = TokenVectors | PooledVectors
 
@@ -203,8 +203,8 @@ class TwoStage(Retrieve):
             scores[opened] = tokens.max_sims(asked, rows)
         elif self.inside in ("bm25", "bm25_lamp"):
             texts = [document.text for document in store.documents(rows)]
-            split = terms("words" if self.inside == "bm25" else "whitespace")
-            scores[opened] = BM25(texts, split=split).scores(" ".join(query.texts))
+            options = Analysed() if self.inside == "bm25" else Okapi()
+            scores[opened] = options.index(texts).scores(" ".join(query.texts))
         elif self.inside == "recency":
             scores[opened] = in_time(store.times[searched.rows], searched.users)[opened]
         elif self.inside == "centroid":
