@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from pbr_jax import llm
 from pbr_jax.base.files import open_private
 from pbr_jax.base.provenance import provenance
 from pbr_jax.base.system_errors import located
@@ -27,10 +28,11 @@ from pbr_jax.experiment import evaluation
 from pbr_jax.experiment.plan import Plan
 from pbr_jax.experiment.results import Results
 from pbr_jax.experiment.run_folder import RunFolder
-from pbr_jax.graph import Stage, logging_to, tell, walk
+from pbr_jax.graph import Stage, Value, logging_to, tell, walk
 from pbr_jax.graph.lists import stages
 from pbr_jax.llm.answers_file import location
 from pbr_jax.llm.usage import cost
+from pbr_jax.options import LLM
 from pbr_jax.stages import judged, programs
 from pbr_jax.stages.answers import Answers, Likelihoods
 from pbr_jax.stages.profiles import LABEL
@@ -219,6 +221,9 @@ def _notes(plan: Plan, trained: Mapping[str, dict[str, Any]]) -> list[str]:
         notes.append(
             "feedback.shuffle: a control, candidates' values are shuffled before they are learned from"
         )
+    values = (node for node in walk(plan.last) if isinstance(node, Value))
+    models = {option for value in values for option in value.options if isinstance(option, LLM)}
+    notes += sorted({note for model in models for note in llm.notes(model)})
     if not config.keep_texts:
         notes.append(_still_cached(plan))
         tell("run", notes[-1])

@@ -22,6 +22,7 @@ __all__ = [
     "is_t5",
     "load",
     "naming",
+    "notes",
 ]
 
 
@@ -65,6 +66,16 @@ def _backend(config: schema.LLM) -> LLM:
     from pbr_jax.llm.engine.jax_backend import JaxLLM
 
     return JaxLLM.load(config)
+
+
+def notes(config: schema.LLM) -> list[str]:
+    """What readers of results should know of how this model's chat template is used."""
+    from pbr_jax.models import pretrained
+
+    if config.backend == "http":  # the server writes prompts, with a template of its own
+        return []
+    place = pretrained.locate(config.model)
+    return [f"{place.name}: {note}" for note in chat.load(place, config.date).notes]
 
 
 def is_t5(path: Path) -> bool:

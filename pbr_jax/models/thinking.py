@@ -74,6 +74,23 @@ def after_thinking(text: str) -> str | None:
     return wrapped[1].strip() if wrapped else text
 
 
+_ENDS = (  # how a mark that opens becomes the one that closes
+    ("<", "</"), ("<|", "<|/"), ("[", "[/"), ("◁", "◁/"), ("START", "END"), ("start", "end"),
+    ("begin", "end"), ("prefix", "suffix"), ("94>thought", "95>"), ("94", "95"),
+)  # fmt: skip
+
+
+def closing(text: str) -> str | None:
+    """What ends the thinking that the end of a prompt leaves open, as Qwen3's template writes it: "" where
+    none is open, None where no mark is known that ends it."""
+    if after_thinking(text) is not None:
+        return ""
+    opening = [mark["opens"] for mark in _MARK.finditer(text) if mark["opens"]][-1]
+    marks = (opening.replace(start, end, 1) for start, end in _ENDS)
+    mark = next((mark for mark in marks if after_thinking(f"{opening}\n{mark}\nb") == "b"), None)
+    return mark and f"{'' if text.endswith(chr(10)) else chr(10)}\n{mark}\n\n"
+
+
 def is_mark(token: str) -> bool:
     """Whether a tokenizer's control token marks thinking, so that a decoded answer has to show it."""
     return token in _PIECES or _MARK.fullmatch(token) is not None

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from servers import Server, write_tiny
 
-from pbr_jax import Config, run
+from pbr_jax import Config, llm, run
 from pbr_jax import config as c
 from pbr_jax.base.types import UserError
 from pbr_jax.cli import flags
@@ -194,3 +194,22 @@ def test_help_lists_its_fields(capsys: pytest.CaptureFixture[str]):
         told = " ".join(capsys.readouterr().out.split())
         assert ("--select.llm.model" in told) is there
         assert ("the one that answers" in told) is there
+
+
+def test_how_each_models_template_is_used_is_a_note_of_the_results(made, other: Path, tmp_path: Path) -> None:
+    """One leaves out the system's message, the other opens thinking."""
+    shutil.copytree(other, tmp_path / "thinks")
+    user = "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}"
+    every = "{% for m in messages %}{{ m.content }}{% endfor %}<think>\n"
+    for folder, template in ((other, user), (tmp_path / "thinks", every)):
+        (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    models = {"llm.model": str(other), "select.llm.model": str(tmp_path / "thinks")}
+    notes = run(made("pointwise", **models), tmp_path / "out").values["notes"]
+    assert [note for note in notes if "chat template" in note] == [
+        "other: the chat template writes no system message, so its text stands in front of the user's",
+        "thinks: the chat template opens thinking: </think> closes it before the answer",
+    ]
+    rendered = llm.chat.load(other).render(
+        [{"role": "system", "content": "Write like a pirate."}, {"role": "user", "content": "hello"}]
+    )
+    assert rendered == "Write like a pirate.\n\nhello"

@@ -444,7 +444,10 @@ def test_an_end_of_message_ends_an_answer_too(tmp_path):
 
 
 def test_named_templates_without_a_default_are_refused(tmp_path):
-    templates = [{"name": "tool_use", "template": "a"}, {"name": "default", "template": "b"}]
+    templates = [
+        {"name": "tool_use", "template": "a"},
+        {"name": "default", "template": "b{{ messages[0].content }}"},
+    ]
     for kept, name in ((templates, "v"), (templates[:1], "w")):
         writer = gguf.GGUFWriter(tmp_path / f"{name}.gguf", "llama")
         writer.add_tokenizer_model("llama")
@@ -454,7 +457,7 @@ def test_named_templates_without_a_default_are_refused(tmp_path):
         writer.add_bos_token_id(1)
         writer.add_chat_template(kept)
         close(writer)
-    assert chat.load(tmp_path / "v.gguf").render([{"role": "user", "content": "x"}]) == "b"
+    assert chat.load(tmp_path / "v.gguf").render([{"role": "user", "content": "x"}]) == "bx"
     with pytest.raises(UserError, match="found chat templates tool_use and no default; convert the model"):
         chat.load(tmp_path / "w.gguf")
 

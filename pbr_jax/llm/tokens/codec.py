@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pbr_jax.base.files import parse_json
 from pbr_jax.base.types import UserError
 from pbr_jax.llm.protocol import Prompt, check_prompt, check_text
-from pbr_jax.llm.tokens.templates import DATE, render
+from pbr_jax.llm.tokens.templates import DATE, manner, render
 from pbr_jax.models import tokenizer_file
 from pbr_jax.models.thinking import is_mark
 
@@ -58,6 +58,19 @@ class Codec:
         if self.template is None:
             return "\n\n".join(message["content"] for message in prompt)
         return render(self.template, prompt, self.specials, source=self.source, date=self.date)
+
+    @functools.cached_property
+    def notes(self) -> tuple[str, ...]:
+        """What readers of results should know of how the template is used."""
+        if self.template is None:
+            return ()
+        try:
+            how = manner(self.template, ("system", "user"), tuple(self.specials.items()), True, self.date)
+        except Exception:  # whatever the template raises: `render` says it where such a prompt is written
+            return ()
+        merged = "the chat template writes no system message, so its text stands in front of the user's"
+        closed = f"the chat template opens thinking: {how.closing.strip()} closes it before the answer"
+        return tuple(note for note, true in ((merged, how.merged), (closed, how.closing)) if true)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt; plain text gets the special tokens that the tokenizer adds. Control tokens

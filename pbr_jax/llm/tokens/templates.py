@@ -6,13 +6,15 @@ computes for more than a second, writes more than 10 million characters or makes
 UserError. One operation is not cut in the middle.
 """
 
+import contextlib
 import functools
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 import jinja2
 from jinja2 import nodes
@@ -23,6 +25,7 @@ from jinja2.visitor import NodeTransformer
 
 from pbr_jax.base.types import UserError
 from pbr_jax.llm.protocol import check_text
+from pbr_jax.models.thinking import closing
 
 DATE = "2024-07-26"
 SECONDS = 1.0  # of computing for one text
@@ -47,31 +50,69 @@ def render(
     """A chat template applied to messages, with the answer's turn opened unless not `opened`.
 
     `specials`: texts of special tokens by their names in templates (`bos_token`); `date`: the day that the
-    template takes for today. Thinking is turned off (Qwen3). Where a template refuses a system message
-    (Gemma, older Mistrals) or leaves it out, it is put in front of the first user's (`without_system`).
+    template takes for today. Thinking is turned off (Qwen3); `manner` says what else is done.
 
-    Raises UserError where the template is malformed, takes too much, or refuses the messages.
+    Raises UserError where the template is malformed, takes too much, refuses the messages or leaves one out.
     """
-    names = {
+    roles = tuple(message.get("role", "") for message in messages)
+    with _blamed(source, roles):
+        how = manner(template, roles, tuple(specials.items()), opened, date)
+        read = without_system(messages) if how.merged else messages
+        text = _text(template, read, _names(specials, opened, date)) + how.closing
+    check_text(text, f"{source}: what the chat template writes")
+    return text
+
+
+class Manner(NamedTuple):
+    """What is done to a prompt because its template does not.
+
+    `merged`: the system's text stands in front of the user's, with a blank line between, since the template
+    refuses it or leaves it out. `closing`: ends the thinking that the template opens for the answer.
+    """
+
+    merged: bool
+    closing: str
+
+
+@functools.lru_cache(maxsize=64)
+def manner(
+    template: str, roles: Sequence[str], specials: Sequence[tuple[str, str]], opened: bool, date: str = DATE
+) -> Manner:
+    """How a template writes messages with these roles, found with messages of one word each.
+
+    Raises jinja2.TemplateError where it leaves out a message, or opens thinking that cannot be closed.
+    """
+    messages = [{"role": role, "content": f"probe{place}end"} for place, role in enumerate(roles)]
+    names, refusals = _names(dict(specials), opened, date), []
+    for read in (messages, without_system(messages)):
+        try:
+            text = _text(template, read, names)
+            for message in messages:
+                if message["content"] not in text.casefold():
+                    _refuse(f"it leaves out what the {message['role']} says")
+        except jinja2.TemplateError as error:
+            refusals.append(error)
+            continue
+        end = closing(re.split(r"(?i)probe\d+end", text)[-1]) if opened and messages else ""
+        if end is None:
+            _refuse("it opens thinking before the answer, and no mark is known that ends it")
+        return Manner(read != messages, end)
+    raise refusals[0]
+
+
+def _names(specials: Mapping[str, str], opened: bool, date: str) -> dict[str, Any]:
+    return {
         "tools": None, "documents": None, "enable_thinking": False, "add_generation_prompt": opened,
         "strftime_now": datetime.fromisoformat(date).strftime,  # a fixed day: the same prompt tomorrow
         **specials,
     }  # fmt: skip
-    roles, merged = [message.get("role") for message in messages], without_system(messages)
-    moved = merged != list(messages)
+
+
+@contextlib.contextmanager
+def _blamed(source: str, roles: Sequence[str]) -> Iterator[None]:
+    """What a template raises as a `UserError`."""
     try:
-        try:
-            text = _text(template, messages, names)
-            if moved and messages[0]["content"].strip() not in text:
-                alone = _text(template, messages[1:], names)
-                text = _text(template, merged, names) if text == alone else text
-        except jinja2.TemplateError:
-            if not moved:
-                raise
-            try:
-                text = _text(template, merged, names)
-            except jinja2.TemplateError as error:
-                raise error.__context__ or error from None
+        yield
     except (_TooMuch, MemoryError) as error:
         reason = str(error) or "it takes too much memory"
         raise UserError(
@@ -81,11 +122,9 @@ def render(
         known = isinstance(error, jinja2.TemplateError)
         reason = " ".join((str(error) if known else f"{type(error).__name__}: {error}").split())
         raise UserError(
-            f"{source}: the chat template cannot write messages with roles {roles}: "
+            f"{source}: the chat template cannot write messages with roles {list(roles)}: "
             f"{reason:.300}; change the roles, or give the prompt as plain text"
         ) from error
-    check_text(text, f"{source}: what the chat template writes")
-    return text
 
 
 def _text(template: str, messages: Sequence[Mapping[str, str]], names: Mapping[str, Any]) -> str:
@@ -232,7 +271,7 @@ def _check_name(name: Any) -> None:
         raise jinja2.exceptions.SecurityError(f"a namespace cannot have a field {name!r}")
 
 
-def _refuse(message: str) -> None:
+def _refuse(message: str) -> NoReturn:
     raise jinja2.TemplateError(message)
 
 

@@ -397,12 +397,13 @@ def test_a_template_file_comes_first_and_named_templates_give_the_default(folder
         (tmp_path / file.name).write_text(file.read_text())
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     settings["chat_template"] = [
-        {"name": "tools", "template": "no"}, {"name": "default", "template": "named"},
+        {"name": "tools", "template": "no"},
+        {"name": "default", "template": "named {{ messages[0].content }}"},
     ]  # fmt: skip
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
-    assert chat.load(tmp_path).render([{"role": "user", "content": "x"}]) == "named"
-    (tmp_path / "chat_template.jinja").write_text("from file")
-    assert chat.load(tmp_path).render([{"role": "user", "content": "x"}]) == "from file"
+    assert chat.load(tmp_path).render([{"role": "user", "content": "x"}]) == "named x"
+    (tmp_path / "chat_template.jinja").write_text("from file {{ messages[0].content }}")
+    assert chat.load(tmp_path).render([{"role": "user", "content": "x"}]) == "from file x"
 
 
 def test_truncation_is_a_prefix_within_the_budget(folder):

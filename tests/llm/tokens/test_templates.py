@@ -3,9 +3,12 @@
 import threading
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pbr_jax.base.types import UserError
 from pbr_jax.llm.tokens import templates
+from pbr_jax.models.thinking import after_thinking
 
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}\n"
@@ -88,8 +91,68 @@ def test_a_system_message_that_the_template_takes_stays_a_turn():
 
 
 def test_models_that_think_are_asked_not_to():
-    template = "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
-    assert templates.render(template, [{"role": "user", "content": "x"}], {}) == "<think></think>"
+    template = "{{ messages[0].content }}{% if not enable_thinking %}<think></think>{% endif %}"
+    assert templates.render(template, [{"role": "user", "content": "x"}], {}) == "x<think></think>"
+
+
+PARTS = st.sampled_from(["kept", "trimmed", "dropped", "refused"])
+OPENED = [
+    "",
+    "<|a|>",
+    "<|a|>\n<think>\n",
+    "[THINK]",
+    "<|START_THINKING|>",
+    "\n<seed:think>",
+    "<think></think>",
+]
+
+
+def made(parts, opened):
+    """A template that treats each role in its own way, and what it opens the answer with."""
+    ways = {
+        "kept": "<{{ m.role }}>{{ m.content }};", "trimmed": "<{{ m.role }}>{{ m.content | trim }};",
+        "dropped": "", "refused": "{{ raise_exception('not ' + m.role) }}",
+    }  # fmt: skip
+    body = "".join(f"{{% if m.role == '{role}' %}}{ways[way]}{{% endif %}}" for role, way in parts.items())
+    end = f"{{% if add_generation_prompt %}}{opened}{{% endif %}}"
+    return f"{{% for m in messages %}}{body}{{% endfor %}}{end}"
+
+
+@given(
+    st.fixed_dictionaries(dict.fromkeys(("system", "user", "assistant"), PARTS)),
+    st.sampled_from(OPENED),
+    st.lists(st.sampled_from(["system", "user", "assistant"]), min_size=1, max_size=4),
+)
+def test_every_message_is_written_or_the_template_refused(parts, opened, roles):
+    """And no answer begins inside of thinking."""
+    messages = [{"role": role, "content": f" says {n}, "} for n, role in enumerate(roles)]
+    merges = roles[:2] == ["system", "user"]
+    held = [role for n, role in enumerate(roles) if not (merges and n == 0)]
+    template = made(parts, opened)
+    if not all(parts[role] in ("kept", "trimmed") for role in held):
+        with pytest.raises(UserError, match=r"with roles .*(not|it leaves out what the) (system|user|assis)"):
+            templates.render(template, messages, {})
+        return
+    text = templates.render(template, messages, {})
+    places = [text.index(message["content"].strip()) for message in messages]
+    assert places == sorted(places)
+    assert after_thinking(text.rpartition(";")[2] + "\nanswer") is not None
+    if merges and parts["system"] in ("dropped", "refused"):
+        assert text.startswith(("<user> says 0, \n\n says 1,", "<user>says 0, \n\n says 1,"))
+    if "think" not in opened.lower() or "</" in opened:
+        assert text.endswith(opened)
+
+
+def test_thinking_that_no_mark_is_known_to_end_is_refused():
+    template = made(dict.fromkeys(("system", "user", "assistant"), "kept"), "<|channel|>analysis<|message|>")
+    with pytest.raises(UserError, match="opens thinking before the answer, and no mark is known"):
+        templates.render(template, HELLO, {})
+    assert templates.render(template, HELLO, {}, opened=False) == "<user>hello;"
+
+
+def test_a_closed_thought_stands_as_qwen3_writes_it():
+    template = made({"user": "kept"}, "<|a|>\n<think>\n")
+    assert templates.render(template, HELLO, {}) == "<user>hello;<|a|>\n<think>\n\n</think>\n\n"
 
 
 @pytest.mark.parametrize(
