@@ -40,10 +40,25 @@ class Adapter(NamedTuple):
     scale: float
 
 
+class Part(NamedTuple):
+    """A linear map that is `start` and the next rows of a larger one in Hugging Face's files (Phi-3).
+
+    `name` and `rows` are those of the larger one.
+    """
+
+    name: str
+    start: int
+    rows: int
+
+
+Modules = Mapping[str, str | Part]
+"""Maps the path of a linear map to its name in Hugging Face's files, with {layer}."""
+
+
 def write(
     folder: Path,
     adapter: Params,
-    modules: Mapping[str, str],
+    modules: Modules,
     *,
     rank: int,
     alpha: float,
@@ -53,28 +68,41 @@ def write(
 ) -> None:
     """The adapter in a folder, weights last.
 
+    The adapters of maps that are parts of one become one of a larger rank: their products stand side by
+    side. All maps have that rank then.
+
     Args:
-      modules: path of a linear map -> its name in Hugging Face's files, with {layer}.
       base: what the config calls the model.
       task: PEFT's name of the kind of model, CAUSAL_LM or SEQ_2_SEQ_LM.
     """
     from safetensors.numpy import save_file
 
-    pairs = list(_pairs(adapter))
+    members: dict[str, list[tuple[int, int, np.ndarray, np.ndarray]]] = {}
+    for path, pair in _pairs(adapter):
+        a, b = (np.asarray(stacked, np.float32) for stacked in pair)
+        part = modules[path]
+        name, start, rows = part if isinstance(part, Part) else (part, 0, b.shape[1])
+        members.setdefault(name, []).append((start, rows, a, b))
+    times = max(map(len, members.values()))
     tensors = {}
-    for path, pair in pairs:
-        for letter, stacked in zip("AB", pair):
-            for layer, array in enumerate(np.asarray(stacked, np.float32)):
-                name = modules[path].format(layer=layer)
-                tensors[f"{_PREFIX}{name}.lora_{letter}.weight"] = np.ascontiguousarray(array)
+    for name, parts in members.items():
+        (_, rows, first, _), width = parts[0], rank * times
+        for layer in range(len(first)):
+            down = np.zeros((width, first.shape[2]), np.float32)
+            up = np.zeros((rows, width), np.float32)
+            for place, (start, _, a, b) in enumerate(parts):
+                own = slice(place * rank, (place + 1) * rank)
+                down[own], up[start : start + b.shape[1], own] = a[layer], b[layer]
+            whole = f"{_PREFIX}{name.format(layer=layer)}"
+            tensors |= {f"{whole}.lora_A.weight": down, f"{whole}.lora_B.weight": up}
     config = {
         "peft_type": "LORA",
         "task_type": task,
         "base_model_name_or_path": base,
-        "r": rank,
-        "lora_alpha": alpha,
+        "r": rank * times,
+        "lora_alpha": alpha * times,
         "lora_dropout": dropout,
-        "target_modules": sorted({modules[path].rpartition(".")[2] for path, _ in pairs}),
+        "target_modules": sorted({name.rpartition(".")[2] for name in members}),
         "bias": "none",
         "use_rslora": False,
         "fan_in_fan_out": False,
@@ -86,7 +114,7 @@ def write(
     (folder / f".{WEIGHTS}").replace(folder / WEIGHTS)
 
 
-def read(folder: Path, modules: Mapping[str, str], params: Params, *, outputs_first: bool) -> Adapter:
+def read(folder: Path, modules: Modules, params: Params, *, outputs_first: bool) -> Adapter:
     """The adapter of a folder, for a model of these parameters (or their shapes). Raises UserError: no
     adapter, one of another kind than LoRA or of another model, files that are damaged."""
     config = _config(folder)
@@ -95,34 +123,38 @@ def read(folder: Path, modules: Mapping[str, str], params: Params, *, outputs_fi
     filled: dict[tuple[str, str], set[int]] = {}
     for name, array in pretrained.read_tensors(folder / WEIGHTS).items():
         match = re.fullmatch(r"(.+)\.lora_([AB])(?:\.default)?\.weight", name)
-        place = places.get(match[1].removeprefix(_PREFIX)) if match else None
-        if match is None or place is None:
+        of_name = places.get(match[1].removeprefix(_PREFIX), []) if match else []
+        if match is None or not of_name:
             raise _foreign(folder, f"{name}, which the model has no map for")
-        path, layer, (layers, outputs, inputs) = place
-        shape = (config.rank, inputs) if match[2] == "A" else (outputs, config.rank)
-        if array.shape != shape:
-            raise _foreign(folder, f"{name} of shape {array.shape}, where the model needs {shape}")
         if not np.isfinite(np.asarray(array, np.float32)).all():
             raise UserError(f"{folder / WEIGHTS}: found values in {name} that are not finite; train it again")
-        pair = adapter
-        for part in path.split("/"):
-            pair = pair.setdefault(part, {})
         letter = match[2].lower()
-        pair.setdefault(letter, np.zeros((layers, *shape), np.float32))[layer] = array
-        filled.setdefault((path, letter), set()).add(layer)
+        for place in of_name:
+            shape = (config.rank, place.inputs) if letter == "a" else (place.rows, config.rank)
+            if array.shape != shape:
+                raise _foreign(folder, f"{name} of shape {array.shape}, where the model needs {shape}")
+            own = array if letter == "a" else array[place.start : place.start + place.outputs]
+            pair = adapter
+            for part in place.path.split("/"):
+                pair = pair.setdefault(part, {})
+            stacked = pair.setdefault(letter, np.zeros((place.layers, *own.shape), np.float32))
+            stacked[place.layer] = own
+            filled.setdefault((place.path, letter), set()).add(place.layer)
     if not adapter:
         raise _foreign(folder, "no weights")
     for path in {path for path, _ in filled}:
         if filled.get((path, "a")) != filled.get((path, "b")):
             raise _foreign(folder, f"one of the two matrices of {path} alone in some layer")
-    for name, (path, layer, _) in places.items():
+    for name, of_name in places.items():
         wanted = any(name == own or name.endswith(f".{own}") for own in config.targets)
-        if (wanted or (path, "a") in filled) and layer not in filled.get((path, "a"), ()):
-            raise _foreign(folder, f"nothing for {name}")
+        for place in of_name:
+            layers = filled.get((place.path, "a"), ())
+            if (wanted or layers) and place.layer not in layers:
+                raise _foreign(folder, f"nothing for {name}")
     return Adapter(adapter, config.scale)
 
 
-def tuned(folder: Path, modules: Mapping[str, str], params: Params, *, outputs_first: bool) -> Params:
+def tuned(folder: Path, modules: Modules, params: Params, *, outputs_first: bool) -> Params:
     """The parameters with what a folder holds: an adapter merged into them, or all of them tuned. They
     keep their number format, and stay on their devices, divided as they are."""
     if not (folder / PARAMS).is_file():
@@ -186,21 +218,33 @@ def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e9
 
 
-def _places(
-    modules: Mapping[str, str], params: Params, outputs_first: bool
-) -> dict[str, tuple[str, int, tuple[int, int, int]]]:
-    """By the name of a map in the files: its path, its layer, and how many layers, outputs and inputs."""
-    places = {}
-    for path, name in modules.items():
+class _Place(NamedTuple):
+    """A layer of a linear map: `rows` and `start` as of a `Part`."""
+
+    path: str
+    layer: int
+    layers: int
+    outputs: int
+    inputs: int
+    start: int
+    rows: int
+
+
+def _places(modules: Modules, params: Params, outputs_first: bool) -> dict[str, list[_Place]]:
+    """By the name of a map in the files, what it is of the model: several maps where it is fused."""
+    places: dict[str, list[_Place]] = {}
+    for path, part in modules.items():
         own: Any = params
-        for part in path.split("/"):
-            own = own.get(part, {})
+        for piece in path.split("/"):
+            own = own.get(piece, {})
         if "kernel" not in own:
             continue
         layers, *sides = own["kernel"].shape
         outputs, inputs = sides if outputs_first else reversed(sides)
+        name, start, rows = part if isinstance(part, Part) else (part, 0, outputs)
         for layer in range(layers):
-            places[name.format(layer=layer)] = (path, layer, (layers, outputs, inputs))
+            place = _Place(path, layer, layers, outputs, inputs, start, rows)
+            places.setdefault(name.format(layer=layer), []).append(place)
     return places
 
 

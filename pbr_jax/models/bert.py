@@ -125,6 +125,11 @@ class BertConfig:
                 f"{file}: model_type is {name!r:.40}; the encoder reads {', '.join(FAMILIES)} (MiniLM, BGE "
                 "and Contriever are bert)"
             )
+        if (file.parent / "adapter_config.json").is_file():
+            raise UserError(
+                f"{file.parent}: found adapter_config.json, and adapters of encoders are not read; merge it "
+                "into the weights (PEFT's merge_and_unload) and save them"
+            )
         if content.get("position_embedding_type", "absolute") != "absolute" or content.get("is_decoder"):
             raise UserError(f"{file}: only encoders with absolute positions are supported")
         values = {field.name: content[field.name] for field in fields(cls) if field.name in content}

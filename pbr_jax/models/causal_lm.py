@@ -8,17 +8,22 @@ features in `CausalLMConfig`. Layers are stacked and scanned, so compile time do
 hidden states, from which `logits` computes logits over the vocabulary at the positions that need them.
 """
 
+import dataclasses
+import re
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from pbr_jax.base.types import Model, Params
 from pbr_jax.models import gguf_file, pretrained, sharding
+from pbr_jax.models.adapter_file import Modules, Part
 from pbr_jax.models.attention import capped
 from pbr_jax.models.causal_lm_config import CausalLMConfig
 from pbr_jax.models.causal_lm_layers import Decoder, Output, Past, times
@@ -117,11 +122,12 @@ _PROJECTIONS = {
 MODULES = {
     f"layers/{to}": "model.layers.{layer}." + name.replace("\\.", ".") for name, to in _PROJECTIONS.items()
 }
-"""Maps the path of a linear map to its name in Hugging Face's files."""
+"""Maps the path of a linear map to its name in Hugging Face's files, where none is fused."""
 
 _HEAD = r"(?:language_model\.)?lm_head\.weight"
+_EMBEDDING = _ROOT + r"embed_tokens\.weight"
 RULES: dict[str, Rule] = {
-    _ROOT + r"embed_tokens\.weight": Rule("embedding"),
+    _EMBEDDING: Rule("embedding"),
     _ROOT + r"norm\.weight": Rule("norm/scale"),
     _HEAD: Rule("head"),
     _LAYER + r"input_layernorm\.weight": Rule("layers/attention_norm/scale"),
@@ -166,9 +172,9 @@ def load(
     by one, so the host and each device hold at most their share and one parameter. Raises UserError for an
     architecture, tensor type or file that is not supported.
     """
-    config = read_config(path)
-    model = causal_lm(config, dtype)
     tensors = gguf_file.read(path).tensors() if path.is_file() else pretrained.read_tensors(path)
+    config = _tied(read_config(path), tensors)
+    model = causal_lm(config, dtype)
     _divide_fused(tensors, config)
     rules, ignore = (RULES | _POST_NORM_RULES if config.post_norms else RULES), _IGNORED
     if config.tied:  # some writers keep the tied copy
@@ -186,11 +192,22 @@ def sharding_rules(config: CausalLMConfig, mesh: Mesh) -> sharding.Rules:
     return SHARDING
 
 
-def _divide_fused(tensors: pretrained.Tensors, config: CausalLMConfig) -> None:
-    """Phi's query, key and value are one tensor, and so are gate and up."""
-    head = config.head_width
-    queries, keys = config.num_heads * head, config.num_kv_heads * head
-    fused = {
+def modules(config: CausalLMConfig) -> Modules:
+    """`MODULES` of a model; Phi's query, key and value are parts of one map, and so are gate and up."""
+    found: dict[str, str | Part] = dict(MODULES)
+    for whole, parts in _fused(config).items() if config.fused else ():
+        start, rows = 0, sum(parts.values())
+        for part, outputs in parts.items():
+            [path] = [path for path, name in MODULES.items() if name.endswith(part)]
+            found[path] = Part(f"model.layers.{{layer}}.{whole}", start, rows)
+            start += outputs
+    return found
+
+
+def _fused(config: CausalLMConfig) -> dict[str, dict[str, int]]:
+    """Maps that Phi's files have as one, with their rows."""
+    queries, keys = config.num_heads * config.head_width, config.num_kv_heads * config.head_width
+    return {
         "self_attn.qkv_proj": {
             "self_attn.q_proj": queries,
             "self_attn.k_proj": keys,
@@ -198,10 +215,22 @@ def _divide_fused(tensors: pretrained.Tensors, config: CausalLMConfig) -> None:
         },
         "mlp.gate_up_proj": {"mlp.gate_proj": config.mlp_width, "mlp.up_proj": config.mlp_width},
     }
+
+
+def _divide_fused(tensors: pretrained.Tensors, config: CausalLMConfig) -> None:
     for name in list(tensors):
-        for part, parts in fused.items():
+        for part, parts in _fused(config).items():
             if part in name:
                 tensors.divide(name, {name.replace(part, to): rows for to, rows in parts.items()})
+
+
+def _tied(config: CausalLMConfig, tensors: Mapping[str, np.ndarray]) -> CausalLMConfig:
+    """Without the tie where the file's head differs from the embedding, as transformers 5 reads it."""
+    names = [[name for name in tensors if re.fullmatch(part, name)] for part in (_HEAD, _EMBEDDING)]
+    if config.tied and all(names):
+        head, embedding = (tensors[of_part[0]] for of_part in names)
+        return dataclasses.replace(config, tied=np.array_equal(head, embedding))
+    return config
 
 
 def read_config(path: Path) -> CausalLMConfig:

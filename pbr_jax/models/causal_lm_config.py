@@ -48,6 +48,7 @@ class CausalLMConfig:
     qkv_bias: bool = False
     output_bias: bool = False  # of the attention's output projection
     mlp_bias: bool = False
+    fused: bool = False  # query, key and value are one map in Hugging Face's files, and gate and up another
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:
@@ -78,7 +79,10 @@ class CausalLMConfig:
                 f"{source}: quantised safetensors are not supported; give float weights or a GGUF file"
             )
         if name == "gemma3":
-            name, fields = "gemma3_text", fields.get("text_config") or {}
+            tied = {
+                "tie_word_embeddings": fields.get("tie_word_embeddings", True)
+            }  # transformers reads it here
+            name, fields = "gemma3_text", {**(fields.get("text_config") or {}), **tied}
         family = FAMILIES[name]
         with sound(source):
             return cls(**_from_json(family, {**family.absent, **fields}, source))

@@ -72,6 +72,7 @@ FAMILIES = {
     "phi3": Family(
         gguf="phi3",
         absent={"rms_norm_eps": 1e-5, "original_max_position_embeddings": 4096},
+        layers={"fused": True},
         windows="all",
         tensors={"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
     ),

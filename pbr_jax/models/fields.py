@@ -66,32 +66,34 @@ def sound(source: str) -> Iterator[None]:
 
 
 class FileFields(NamedTuple):
-    """The fields of a kind of file.
+    """The fields of a kind of file, as names separated by spaces.
 
-    `neutral`: names of fields, and for each the values that change nothing. `names`: further names with any
-    value, separated by spaces; None: every name that is not in `neutral`. `endings`: of further names.
+    `names`: with any value; None: every name of no other list. `neutral`: with the values that change
+    nothing. `refused`: with any value that says something. `endings`: of further names.
     """
 
     names: str | None = ""
     neutral: Mapping[str, Collection[Any]] = {}
     endings: tuple[str, ...] = ()
+    refused: str = ""
 
 
 # sentence-transformers 2 to 6, and PyLate (https://github.com/lightonai/pylate)
 
 MODULES = FileFields("idx name path type")
-_TEXTS = "max_seq_length do_lower_case query_length document_length query_expansion unpad_inputs backend"
+_TEXTS = "max_seq_length do_lower_case unpad_inputs backend "
 
 
-def _texts(task: str, output: str, method: str) -> FileFields:
+def _texts(task: str, output: str, method: str, more: str = "") -> FileFields:
     """The fields of sentence_bert_config.json of a model for a task."""
     modality = {"text": {"method": "forward", "method_output_name": method}}
-    return FileFields(
-        _TEXTS, {"transformer_task": [task], "module_output_name": [output], "modality_config": [modality]}
-    )
+    values = {"transformer_task": [task], "module_output_name": [output], "modality_config": [modality]}
+    return FileFields(_TEXTS + more, values)
 
 
-TRANSFORMER = _texts("feature-extraction", "token_embeddings", "last_hidden_state")
+_STATES = "feature-extraction", "token_embeddings", "last_hidden_state"
+TRANSFORMER = _texts(*_STATES)
+TOKENS_TRANSFORMER = _texts(*_STATES, "query_length document_length query_expansion")  # a vector a token
 RERANKER_TRANSFORMER = _texts("sequence-classification", "scores", "logits")
 RERANKER = FileFields("__version__ prompts activation_fn", {"model_type": ["CrossEncoder"]})
 MODEL = FileFields(  # config_sentence_transformers.json
@@ -121,28 +123,17 @@ ARTIFACT = FileFields(None, {"similarity": ["cosine"], "interaction": ["colbert"
 
 GENERATION = FileFields(
     None,
-    dict.fromkeys(
-        (
-            "bad_words_ids", "begin_suppress_tokens", "constraints", "dola_layers", "sequence_bias",
-            "exponential_decay_length_penalty", "force_words_ids", "forced_bos_token_id",
-            "forced_decoder_ids", "forced_eos_token_id", "stop_strings", "suppress_tokens", "token_healing",
-            "watermarking_config",
-        ),
-        (),
-    )
-    | {"guidance_scale": (1, 1.0)},
-)  # fmt: skip
+    {"guidance_scale": (1, 1.0)},
+    refused="bad_words_ids begin_suppress_tokens constraints dola_layers sequence_bias suppress_tokens "
+    "exponential_decay_length_penalty force_words_ids forced_bos_token_id forced_decoder_ids "
+    "forced_eos_token_id stop_strings token_healing watermarking_config",
+)
 TOKENIZER = FileFields(  # tokenizer.json holds everything else
     None,
-    dict.fromkeys(
-        (
-            "split_special_tokens", "split_by_punct", "do_split_on_punc", "normalization", "phonemize",
-            "do_phonemize", "add_blank", "do_lowercase_and_remove_accent", "do_subword_tokenize",
-            "do_word_tokenize", "is_uroman", "src_lang", "tgt_lang", "language", "task", "predict_timestamps",
-        ),
-        (),
-    ),
-)  # fmt: skip
+    refused="split_special_tokens split_by_punct do_split_on_punc normalization phonemize do_phonemize "
+    "add_blank do_lowercase_and_remove_accent do_subword_tokenize do_word_tokenize is_uroman src_lang "
+    "tgt_lang language task predict_timestamps",
+)
 
 # GGUF, of the architectures that are read: names without the architecture or `tokenizer.ggml`
 
@@ -183,7 +174,7 @@ def check(content: Mapping[str, Any], fields: FileFields, source: str) -> None:
     """Raises UserError for the first field that is refused."""
     names = None if fields.names is None else fields.names.split()
     for name, value in content.items():
-        neutral = fields.neutral.get(name)
+        neutral = () if name in fields.refused.split() else fields.neutral.get(name)
         if neutral is None and (names is None or name in names or name.endswith(fields.endings)):
             continue
         if not any(type(value) is type(each) and value == each for each in (*_NOTHING, *(neutral or ()))):

@@ -59,9 +59,9 @@ def _transformer_file(folder: Path) -> Path:
     return next((file for file in files if file.is_file()), files[0])
 
 
-def transformer(folder: Path) -> dict[str, Any]:
+def transformer(folder: Path, known: fields.FileFields = fields.TRANSFORMER) -> dict[str, Any]:
     """The fields of `sentence_bert_config.json` (or `sentence_roberta_config.json`, ...)."""
-    return fields.read(_transformer_file(folder), fields.TRANSFORMER)
+    return fields.read(_transformer_file(folder), known)
 
 
 def lower_case(folder: Path) -> bool:
@@ -84,10 +84,10 @@ def check_reranker(folder: Path) -> None:
         check_order(modules(folder), folder, ("Transformer",))
 
 
-def max_length(folder: Path) -> int | None:
+def max_length(folder: Path, known: fields.FileFields = fields.TRANSFORMER) -> int | None:
     """Tokens of a text, special ones included, as the folder says; None where it does not. Raises
     UserError: no positive whole number."""
-    length = transformer(folder).get("max_seq_length")
+    length = transformer(folder, known).get("max_seq_length")
     if length is None:
         settings = tokenizer_file.settings(folder)
         length = settings.get("model_max_length", settings.get("max_len"))
@@ -113,7 +113,7 @@ def prompt(folder: Path, role: Role) -> str:
     prompts, default = content.get("prompts") or {}, content.get("default_prompt_name")
     if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
         raise UserError(f"{file}: prompts are {prompts!r:.80}; an object of texts is wanted")
-    if default is not None and default not in prompts:
+    if default is not None and default not in list(prompts):
         raise UserError(
             f"{file}: default_prompt_name is {default!r:.80}; want one of {', '.join(prompts)!r:.80}"
         )
@@ -203,7 +203,7 @@ def _pylate(folder: Path) -> dict[str, Any]:
 
 def _sentence_transformers(folder: Path, steps: Sequence[Module]) -> dict[str, Any]:
     """sentence-transformers writes markers as prompts: texts whose tokenizer has a token for them."""
-    file, body = _transformer_file(folder), transformer(folder)
+    file, body = _transformer_file(folder), transformer(folder, fields.TOKENS_TRANSFORMER)
     stated: dict[str, Any] = dict(query_length=None, document_length=None, skiplist=())
     stated |= _stated(body, file) | _expansion(body, file)
     for step in steps:

@@ -5,7 +5,7 @@
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +17,8 @@ from pbr_jax.models.pretrained import one_line
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
-_BERT = {f"{name}Tokenizer{fast}" for name in ("Bert", "DistilBert", "Electra") for fast in ("", "Fast")}
+SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_BERT = ("Bert", "DistilBert", "Electra")
 
 
 def read(file: Path) -> "Tokenizer":
@@ -45,12 +45,17 @@ def settings(folder: Path) -> dict[str, Any]:
     if "added_tokens_decoder" not in content:
         special = folder / "special_tokens_map.json"
         content = content | model_fields.read(special, model_fields.TOKENIZER)
-    for name in SPECIAL:
-        text = content.pop(name, None)
+    for name in filter(_is_special, list(content)):
+        text = content.pop(name)
         text = text.get("content") if isinstance(text, Mapping) else text
         if isinstance(text, str) and text:
             content[name] = text
     return content
+
+
+def _is_special(name: str) -> bool:
+    """Whether a field names a special token: bos_token, image_token, ...; not add_bos_token."""
+    return name.endswith("_token") and not name.startswith("add_")
 
 
 def read_folder(folder: Path) -> tuple["Tokenizer", dict[str, Any]]:
@@ -78,21 +83,23 @@ def _add(tokenizer: "Tokenizer", folder: Path, fields: Mapping[str, Any]) -> Non
                     f"{folder}: token {token.content!r:.80} has number {number} in the files beside "
                     f"tokenizer.json and {tokenizer.token_to_id(token.content)} in it; fetch them again"
                 )
-    special = [fields[name] for name in SPECIAL if name in fields]
-    for name in ("extra_special_tokens", "additional_special_tokens", "model_specific_special_tokens"):
-        more = fields.get(name) or []
-        for token in more.values() if isinstance(more, Mapping) else more:
-            special.append(token["content"] if isinstance(token, Mapping) else token)
-    known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
-    for text in dict.fromkeys(special):
-        if text not in known and tokenizer.token_to_id(text) is not None:
-            tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False)])
     for name in ("bos_token", "eos_token"):
         if name in fields and tokenizer.token_to_id(fields[name]) is None:
             raise UserError(
                 f"{folder}: found {name} {fields[name]!r:.80}, which is no token of tokenizer.json; "
                 "fetch the files again"
             )
+    special = [
+        fields[name] for name in dict.fromkeys((*SPECIAL, *filter(_is_special, fields))) if name in fields
+    ]
+    for name in ("extra_special_tokens", "additional_special_tokens", "model_specific_special_tokens"):
+        more = fields.get(name) or []
+        for token in more.values() if isinstance(more, Mapping) else more:
+            special.append(token["content"] if isinstance(token, Mapping) else token)
+    known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    for text in dict.fromkeys(special):
+        if text not in known:
+            tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False)])
 
 
 def _added(folder: Path, fields: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
@@ -121,12 +128,15 @@ def _normalized(tokenizer: "Tokenizer", folder: Path, fields: Mapping[str, Any])
             f"{folder}: found add_prefix_space {prefixed!r:.80} in tokenizer_config.json and {own} in "
             "tokenizer.json; want the same"
         )
-    named = fields.get("tokenizer_class") in _BERT
-    if not named or not isinstance(normalizer, dict) or normalizer["type"] != "BertNormalizer":
+    if (
+        _kind(fields) not in _BERT
+        or not isinstance(normalizer, dict)
+        or normalizer["type"] != "BertNormalizer"
+    ):
         return tokenizer
     names = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}  # the class's own
     values = [fields.get(name, own) for name, own in names.items()]
-    if not all(value in (None, True, False) for value in values):
+    if not all(value is None or isinstance(value, bool) for value in values):
         raise UserError(f"{folder}: {', '.join(names)} are {values!r:.80}; true or false is wanted")
     lower, accents, chinese = values
     wanted = normalizer | dict(
@@ -139,17 +149,40 @@ def _normalized(tokenizer: "Tokenizer", folder: Path, fields: Mapping[str, Any])
 
 def _check_ends(tokenizer: "Tokenizer", fields: Mapping[str, Any], source: str) -> None:
     """UserError where add_bos_token or add_eos_token say otherwise than `tokenizer.json` does.
-    transformers 5 follows tokenizer.json alone there, some classes of transformers 4 the fields."""
-    ids = tokenizer.encode("a").ids
-    for name, place in (("bos_token", 0), ("eos_token", -1)):
-        stated, text = fields.get(f"add_{name}"), fields.get(name)
-        if stated is None or text is None or not ids:
-            continue
-        if bool(stated) != (ids[place] == tokenizer.token_to_id(text)):
-            raise UserError(
-                f"{source}: found add_{name} {stated!r:.80}, which tokenizer.json does not do; "
-                "correct one of them"
-            )
+    transformers 5 follows tokenizer.json alone there, some classes of transformers 4 the fields. A BERT's
+    class takes the cls_token, sep_token and unk_token of the fields, whatever tokenizer.json says."""
+    ids = tokenizer.encode("a").ids or [None]
+    ends = {"bos_token": ids[0], "eos_token": ids[-1]}
+    wrong = [
+        (f"add_{name}", fields[f"add_{name}"])
+        for name, end in ends.items()
+        if None not in (fields.get(f"add_{name}"), fields.get(name), end)
+        and bool(fields[f"add_{name}"]) != (end == tokenizer.token_to_id(fields[name]))
+    ]
+    if _kind(fields) in _BERT:
+        unknown = tokenizer.token_to_id(getattr(tokenizer.model, "unk_token", None) or "")
+        used = {"cls_token": ids[0], "sep_token": ids[-1], "unk_token": unknown}
+        named = {name: text for name, text in fields.items() if name in used}
+        wrong += [(name, text) for name, text in named.items() if tokenizer.token_to_id(text) != used[name]]
+    for name, value in wrong:
+        raise UserError(
+            f"{source}: found {name} {value!r:.80}, which tokenizer.json does not do; correct one of them"
+        )
+
+
+def _kind(fields: Mapping[str, Any]) -> str:
+    """The tokenizer's class without its ending, such as Bert."""
+    return str(fields.get("tokenizer_class")).removesuffix("Fast").removesuffix("Tokenizer")
+
+
+def check_known(texts: Iterable[Sequence[int]], rows: int | None, source: str) -> None:
+    """Raises UserError for a token that a model has no row for; None: it has rows for all."""
+    most = max((max(ids) for ids in texts if ids), default=0)
+    if rows is not None and most >= rows:
+        raise UserError(
+            f"{source}: the tokenizer gives token {most}, and the model knows {rows}; put the model's own "
+            "tokenizer.json there"
+        )
 
 
 def lowered(tokenizer: "Tokenizer") -> None:

@@ -34,7 +34,8 @@ class LLM(Options):
     # maximum length of prompt and answer together, in tokens. None: as the model specifies
     context: int | None = field(default=None, metadata=IDLE)
     date: str = "2024-07-26"  # date that chat templates show as today's (Llama 3 prints it), as YYYY-MM-DD
-    # LoRA adapter for the model: a folder saved by PEFT. http: the adapter's name on the server. "": none
+    # LoRA adapter for the model: a folder saved by PEFT. http: the adapter's name on the server. "": the
+    # one beside the model's weights, or none
     adapter: str = field(default="", metadata=IDLE)
     # what happens to a prompt longer than the context. refuse: an error, raised after all other prompts are
     # answered; cut: its middle is removed
@@ -229,7 +230,8 @@ class Encoder(Options):
     model: str = field(default="all-MiniLM-L6-v2", metadata=IDLE)
     # how token states become one vector. auto: as the model's folder specifies, otherwise mean
     pooling: Literal["auto", "cls", "mean"] = "auto"
-    # whether vectors are scaled to unit length. auto: as the model's folder specifies, otherwise no
+    # whether vectors are scaled to unit length. auto: as the model's folder specifies
+    # (a module Normalize, or cosine), otherwise no
     normalize: Literal["auto", "yes", "no"] = "auto"
     # longest input, in tokens; longer ones are cut. None: as the model's folder specifies
     max_length: int | None = None

@@ -141,6 +141,11 @@ def _check(run: Run, options: TunedGenerator, asked: Questions) -> None:
             f"generator.method is {options.method} and llm.adapter {model.adapter}: one of them tunes the "
             "model; leave the other out"
         )
+    if (locate(model.model) / adapter_file.CONFIG).is_file():
+        raise UserError(
+            f"generator.method is {options.method}, and {model.model} has an adapter beside its weights, "
+            "which would be left out: merge it into them, or give a folder without it"
+        )
     check_training(options.training, model.tensor_parallel)
     asked.check_known(run.data.value, "target", "the generator")
     if set(options.documents) != {"none"} and not run.data.value.summary.documents:

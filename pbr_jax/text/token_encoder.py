@@ -16,7 +16,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from pbr_jax.base.prefetch import fetched
 from pbr_jax.base.types import UserError
-from pbr_jax.models import bert, colbert, sentence_folder, tokenizer_file
+from pbr_jax.models import bert, colbert, fields, sentence_folder, tokenizer_file
 from pbr_jax.models.pretrained import locate
 from pbr_jax.models.sentence_folder import Role
 from pbr_jax.text.lengths import lengths
@@ -59,7 +59,8 @@ class TokenEncoder:
             stated = (settings.max_length, settings.max_length)
             self._prompts = {"query": settings.query_prompt, "document": settings.document_prompt}
         else:
-            most = min(sentence_folder.max_length(self.folder) or positions, positions)
+            most = sentence_folder.max_length(self.folder, fields.TOKENS_TRANSFORMER)
+            most = min(most or positions, positions)
             stated = (self.config.query_length or most, self.config.document_length or most)
             self._prompts = {"query": self.config.query_prompt, "document": self.config.document_prompt}
         self.lengths = {"query": query_length or stated[0], "document": document_length or stated[1]}
@@ -158,6 +159,7 @@ class TokenEncoder:
         number = find(token) if find(token) is not None else find(token.strip())
         if number is None:
             raise UserError(f"{self.folder}: the vocabulary has no {token!r}, which its settings name")
+        self._tokenizers["query"].check_known([[number]])
         return number
 
 

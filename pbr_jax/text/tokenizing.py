@@ -3,7 +3,7 @@
 Truncation keeps the special tokens; nothing is padded here (`encode` pads).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,19 +20,30 @@ class Tokenizer:
 
     backend: Any  # tokenizers.Tokenizer
     max_length: int | None = None  # special tokens included; None: never cut
+    typed: bool = True  # whether the model is told the types of tokens
+    rows: int | None = None  # tokens that the model knows; None: all
+    source: str = ""  # whose they are
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text, special tokens included, at most `max_length` of them."""
-        return [encoding.ids for encoding in self.backend.encode_batch_fast(list(texts))]
+        tokens = [encoding.ids for encoding in self.backend.encode_batch_fast(list(texts))]
+        self.check_known(tokens)
+        return tokens
 
     def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[list[int], list[int]]]:
         """Token ids of each pair of texts, and each token's type: 0 in the first text and 1 in the second.
 
         Special tokens included, at most `max_length`; the longer of the two texts is cut first. Types are
-        as the tokenizer gives them: XLM-R's are all 0.
+        as the tokenizer gives them: XLM-R's are all 0, and so are all where the folder's `model_input_names`
+        lack them.
         """
         encodings = self.backend.encode_batch_fast(list(pairs))
-        return [(encoding.ids, encoding.type_ids) for encoding in encodings]
+        self.check_known([encoding.ids for encoding in encodings])
+        return [(one.ids, one.type_ids if self.typed else [0] * len(one.ids)) for one in encodings]
+
+    def check_known(self, texts: Iterable[Sequence[int]]) -> None:
+        """Raises UserError for a token that the model has no row for."""
+        tokenizer_file.check_known(texts, self.rows, self.source)
 
     def cut(self, ids: list[int], n: int) -> list[int]:
         """At most n tokens of a text, the first and the last among them, cut where `max_length` cuts."""
@@ -104,7 +115,12 @@ def load_tokenizer(folder: Path, *, max_length: int | None = None) -> Tokenizer:
         if side not in ("left", "right"):
             raise UserError(f"{folder}: truncation_side is {side!r:.80}; left or right is wanted")
         backend.enable_truncation(max_length, direction=side)
-    return Tokenizer(backend, max_length)
+    inputs = settings.get("model_input_names")
+    if not isinstance(inputs, list | None):
+        raise UserError(f"{folder}: model_input_names is {inputs!r:.80}; a list of names is wanted")
+    rows = fields.read_object(folder / "config.json", absent=True).get("vocab_size")
+    typed = inputs is None or "token_type_ids" in inputs
+    return Tokenizer(backend, max_length, typed, rows if isinstance(rows, int) else None, str(folder))
 
 
 _VOCABULARIES = ("vocab.*", "merges.txt", "*.model", "*.tiktoken")
@@ -144,6 +160,8 @@ class Settings(NamedTuple):
 def read_settings(folder: Path, max_positions: int) -> Settings:
     """The settings in a sentence-transformers folder; mean pooling, no normalisation where it has none.
 
+    Vectors are normalised where the folder has a module for it, or is searched by cosine.
+
     Args:
       folder: may hold `modules.json`, the modules' `config.json`, `sentence_bert_config.json`,
         `config_sentence_transformers.json`.
@@ -160,10 +178,12 @@ def read_settings(folder: Path, max_positions: int) -> Settings:
     pooling = fields.read(files["Pooling"], fields.POOLING) if "Pooling" in files else None
     if "Normalize" in files:
         fields.read(files["Normalize"], fields.NORMALIZE)
+    # A folder of sentence-transformers that names no similarity is searched by cosine there.
+    order = sentence_folder.model(folder).get("similarity_fn_name") or ("cosine" if modules else None)
     return Settings(
         max_length=length,
         pooling="mean" if pooling is None else _pooling(pooling, files["Pooling"]),
-        normalize="Normalize" in files,
+        normalize="Normalize" in files or order == "cosine",
         query_prompt=sentence_folder.prompt(folder, "query"),
         document_prompt=sentence_folder.prompt(folder, "document"),
         include_prompt=pooling is None or pooling.get("include_prompt") is not False,

@@ -21,6 +21,7 @@ from pbr_jax.base.types import Model, Params, UserError
 from pbr_jax.losses.language_model import token_cross_entropy
 from pbr_jax.losses.reduction import masked_mean
 from pbr_jax.models import causal_lm, lora, t5
+from pbr_jax.models.adapter_file import Modules
 from pbr_jax.models.sharding import Rules
 from pbr_jax.options import TunedGenerator
 from pbr_jax.text.padding import multiple
@@ -50,7 +51,7 @@ class Family(NamedTuple):
     nll: Callable[[Params, dict[str, Array], Array | None], Float[Array, "b"]]
     arrays: Callable[[Sequence[Pair]], Batch]
     outputs_first: bool
-    modules: dict[str, str]
+    modules: Modules
     task: str
     rules: Rules
 
@@ -228,7 +229,7 @@ def causal_family(path: Path, options: TunedGenerator, mesh: Mesh) -> Family:
     return Family(
         # Several processes keep whole copies: each step would gather the shares over the network.
         lambda: causal_lm.load(path, kept, mesh, fully=jax.process_count() == 1)[1],
-        nll, arrays, True, causal_lm.MODULES, "CAUSAL_LM", rules,
+        nll, arrays, True, causal_lm.modules(config), "CAUSAL_LM", rules,
     )  # fmt: skip
 
 

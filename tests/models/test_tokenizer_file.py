@@ -1,5 +1,6 @@
 """What stands beside `tokenizer.json`, in folders that transformers saved: read as transformers reads it."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,11 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from pbr_jax.base.types import UserError
 from pbr_jax.llm.tokens import chat
-from pbr_jax.models import tokenizer_file
+from pbr_jax.models import fields, tokenizer_file
 
 TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m.content }}</s>{% endfor %}"
 NAMES = ["<s>", "</s>", "<pad>", "<tool>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
-TEXTS = ["tea</s>rain<s>", "<tool> <new>x", "<pad>"]
+TEXTS = ["tea</s>rain<s>", "<tool> <new>x", "<pad>", "<other>tea"]
 
 
 @pytest.fixture
@@ -106,6 +107,35 @@ def test_what_changes_no_answer_is_taken(name: str, fields: Any, folder: Path) -
     after = chat.load(folder)
     assert after.encode("a b") == before.encode("a b")
     assert after.stops == before.stops
+
+
+NAMED = [f"{kind}_token" for kind in ("bos", "eos", "unk", "sep", "pad", "cls", "mask", "image", "tool_call")]
+OTHERS = ("extra_special_tokens", "additional_special_tokens", "model_input_names", "add_bos_token", "legacy",
+          "add_eos_token", "add_prefix_space", "do_lower_case", "errors", "use_fast", "padding_side",
+          "truncation_side", "spaces_between_special_tokens", "name_or_path")  # fmt: skip
+VALUES = (True, False, None, 7, "tea", "<tool>", "<new>", "<other>", "left", ["<tool>"], ["<other>", "<new>"],
+          {"content": "<new>", "lstrip": False, "rstrip": False, "normalized": False, "single_word": False,
+           "__type": "AddedToken", "special": True})  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*NAMED, *OTHERS, *fields.TOKENIZER.refused.split()])
+def test_every_field_of_a_tokenizers_config_is_followed_or_refused(name: str, folder: Path) -> None:
+    """With values of many kinds: transformers' tokens, or an error of one side."""
+    file = folder / "tokenizer_config.json"
+    before, compared = json.loads(file.read_text()), 0
+    for value in VALUES:
+        file.write_text(json.dumps(before | {name: value}))
+        with contextlib.suppress(UserError):
+            own, _ = tokenizer_file.read_folder(folder)
+            chat.load(folder)
+            try:
+                peer = transformers.AutoTokenizer.from_pretrained(folder)
+                wanted = peer(TEXTS)["input_ids"]
+            except Exception:  # it refuses the value
+                continue
+            assert [own.encode(text).ids for text in TEXTS] == wanted, value
+            compared += 1
+    assert compared
 
 
 def test_further_templates_without_a_default_are_refused(folder: Path) -> None:

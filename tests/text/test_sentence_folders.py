@@ -1,5 +1,6 @@
-"""Folders that sentence-transformers wrote: its own vectors, or one line that says why not."""
+"""Folders that sentence-transformers wrote: its own similarities, or one line that says why not."""
 
+import contextlib
 import json
 import string
 from collections.abc import Callable
@@ -12,10 +13,12 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
 
 from pbr_jax.base.types import UserError
 from pbr_jax.config import Encoder
 from pbr_jax.models import cross_encoder
+from pbr_jax.models import fields as known_fields
 from pbr_jax.text.encode import TextEncoder, TokenStates
 from pbr_jax.text.token_encoder import TokenEncoder
 from pbr_jax.text.tokenizing import load_tokenizer
@@ -66,11 +69,15 @@ def ours(folder: Path, **options: Any) -> TextEncoder:
     return TextEncoder(Encoder(model=str(folder), **options), devices=jax.devices()[:1])
 
 
-def same(encoder: TextEncoder, theirs: Any, **asked: Any) -> None:
-    """Queries and documents, as its `encode_query` and `encode_document` make them."""
-    for role in ("query", "document"):
-        wanted = getattr(theirs, f"encode_{role}")(TEXTS, **asked)
-        np.testing.assert_allclose(encoder.encode(TEXTS, role=role), wanted, atol=1e-5)
+def same(encoder: TextEncoder, theirs: Any, said: str = "") -> None:
+    """The similarity of queries and documents, as its own functions give it."""
+    queries, documents = theirs.encode_query(TEXTS), theirs.encode_document(TEXTS)
+    found = encoder.encode(TEXTS, role="query") @ encoder.encode(TEXTS).T
+    np.testing.assert_allclose(found, theirs.similarity(queries, documents).numpy(), atol=3e-5, err_msg=said)
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
 def load(folder: Path) -> Any:
@@ -123,10 +130,10 @@ def test_a_default_prompt_stands_before_every_text_without_a_prompt_of_its_own(s
     )  # as 3.0 wrote it
     encoder, theirs = ours(folder), load(folder)
     for role in ("query", "document"):
-        np.testing.assert_allclose(encoder.encode(TEXTS, role=role), theirs.encode(TEXTS), atol=1e-5)
+        np.testing.assert_allclose(encoder.encode(TEXTS, role=role), unit(theirs.encode(TEXTS)), atol=1e-5)
     other = ours(folder, query_prefix="", document_prefix="rain ")
-    np.testing.assert_allclose(other.encode(TEXTS, role="query"), wanted.encode(TEXTS), atol=1e-5)
-    np.testing.assert_allclose(other.encode(TEXTS), wanted.encode(TEXTS, prompt="rain "), atol=1e-5)
+    np.testing.assert_allclose(other.encode(TEXTS, role="query"), unit(wanted.encode(TEXTS)), atol=1e-5)
+    np.testing.assert_allclose(other.encode(TEXTS), unit(wanted.encode(TEXTS, prompt="rain ")), atol=1e-5)
     assert len({each.fingerprint for each in (encoder, other)}) == 2
     prompts = {"query": "query: ", "passage": "passage: "}
     file.write_text(json.dumps(content | {"prompts": prompts, "default_prompt_name": "query"}))
@@ -176,6 +183,83 @@ def test_fields_that_are_not_followed_are_named(name: str, fields: Any, message:
     assert "\n" not in str(error.value)
 
 
+VALUES = (
+    True, False, None, 0, 3, 7, "cosine", "dot", "query", "mean", "left", "tea", [], ["cls"], ["tea"],
+    ["input_ids", "attention_mask"], {"query": "tea "}, {"document": "rain"}, {"tea": "query: "},
+)  # fmt: skip
+FILES: dict[str, known_fields.FileFields] = {
+    "config_sentence_transformers.json": known_fields.MODEL,
+    "sentence_bert_config.json": known_fields.TRANSFORMER,
+    "1_Pooling/config.json": known_fields.POOLING,
+    "2_Normalize/config.json": known_fields.NORMALIZE,
+    "tokenizer_config.json": known_fields.TOKENIZER,
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("normalized", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_every_known_field_is_followed_or_refused(name: str, normalized: bool, save: Any) -> None:
+    """Those of the table and those that are written, with many values: the owner's similarities, or an
+    error of one side."""
+    if "Normalize" in name and not normalized:
+        return
+    folder = save(mean(), *([models.Normalize()] if normalized else []))
+    file, known = folder / name, FILES[name]
+    written = json.loads(file.read_text())
+    listed = {*(known.names or "").split(), *known.neutral, *known.refused.split()}
+    ends = {f"pooling_mode_{end}" for end in known.endings}
+    compared = 0
+    for field in sorted({*written, *listed, *ends} - NOT_OURS):
+        for value in (*VALUES, *known.neutral.get(field, ())):
+            file.write_text(json.dumps(written | {field: value}))
+            with contextlib.suppress(UserError):
+                encoder = ours(folder)
+                try:
+                    theirs = load(folder)
+                    theirs.encode(TEXTS)
+                except Exception:  # it refuses the value
+                    continue
+                same(encoder, theirs, f"{field} {value!r}")
+                compared += 1
+    assert compared > 3
+
+
+NOT_OURS = {
+    "auto_map", "backend", "model_max_length",  # its own program; a length that is no number is none
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot", None])
+@pytest.mark.parametrize("normalized", [False, True])
+def test_documents_are_ordered_as_the_folder_says(similarity: Any, normalized: bool, save: Any) -> None:
+    folder = save(
+        mean(), *([models.Normalize()] if normalized else []),
+        files={"config_sentence_transformers.json": {"similarity_fn_name": similarity}},
+    )  # fmt: skip
+    same(ours(folder), load(folder))
+    lengths = np.linalg.norm(ours(folder).encode(TEXTS), axis=1)
+    assert np.allclose(lengths, 1, atol=1e-5) == (normalized or similarity != "dot")
+    assert not np.allclose(np.linalg.norm(ours(folder, normalize="no").encode(TEXTS), axis=1), 1)
+
+
+def test_a_token_beyond_the_embedding_is_named(save: Any) -> None:
+    """In a text, a pair, and a marker of a ColBERT."""
+    folder = save(mean())
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.add_tokens(["zebra", "yak", "xerus"])  # two rows are left
+    tokenizer.save(str(folder / "tokenizer.json"))
+    encoder = ours(folder)
+    assert np.isfinite(encoder.encode(["tea zebra yak"])).all()
+    with pytest.raises(
+        UserError, match="the tokenizer gives token 18, and the model knows 18; put the model's"
+    ):
+        encoder.encode(["tea", "a xerus"])
+    with pytest.raises(UserError, match="gives token 18"):
+        load_tokenizer(folder).encode_pairs([("tea", "rain"), ("tea", "xerus")])
+    with pytest.raises(IndexError):
+        load(folder).encode(["xerus"])
+
+
 def test_a_models_own_code_and_a_body_elsewhere_are_refused(save: Any) -> None:
     folder = save(mean())
     file = folder / "modules.json"
@@ -190,9 +274,15 @@ def test_a_models_own_code_and_a_body_elsewhere_are_refused(save: Any) -> None:
             ours(folder)
 
 
-def test_a_saved_reranker_scores_as_it_does(body: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("inputs", [None, ["input_ids", "attention_mask"], ["input_ids", "token_type_ids"]])
+def test_a_saved_reranker_scores_as_it_does(inputs: Any, body: Path, tmp_path: Path) -> None:
+    """With token types, unless the folder says that the model gets none."""
     theirs = peer.CrossEncoder(str(body), num_labels=1, device="cpu", max_length=12)
     theirs.save(str(tmp_path), create_model_card=False)
+    if inputs is not None:
+        settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings | {"model_input_names": inputs}))
+        theirs = peer.CrossEncoder(str(tmp_path), device="cpu")
     model, params, _ = cross_encoder.load(tmp_path, jax.random.key(0))
     for text in (TEXTS[1], TEXTS[3]):
         [(ids, types)] = load_tokenizer(tmp_path, max_length=12).encode_pairs([(TEXTS[0], text)])

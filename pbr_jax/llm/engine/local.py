@@ -20,7 +20,7 @@ from pbr_jax.llm.protocol import Progress, Prompt, Sampling, TooLong, occurrence
 from pbr_jax.llm.stop_strings import cut
 from pbr_jax.llm.tokens import chat
 from pbr_jax.llm.tokens.templates import DATE
-from pbr_jax.models import adapter_file, pretrained, sharding
+from pbr_jax.models import adapter_file, pretrained, sharding, tokenizer_file
 
 Ids = tuple[int, ...]
 Local = TypeVar("Local", bound="LocalModel")
@@ -41,7 +41,8 @@ class LocalModel(abc.ABC):
       devices: that share the weights of every layer; the others have copies, which share the work.
       date: what a chat template takes for today.
       overflow: what becomes of prompts over the context: `refuse` or `cut`, in the middle.
-      adapter: a folder with a LoRA adapter, or with tuned parameters.
+      adapter: a folder with a LoRA adapter, or with tuned parameters. None: the adapter that lies beside the
+        model's weights, as transformers reads such a folder, or none.
     """
 
     version = "0"  # of how texts are computed; raised when the same weights would give other texts
@@ -69,7 +70,9 @@ class LocalModel(abc.ABC):
         self._batch_size = batch_size
         self._wanted_context = context
         self._devices = devices
-        self._overflow, self._date, self._adapter = overflow, date, adapter
+        beside = path if (path / adapter_file.CONFIG).is_file() else None
+        self._overflow, self._date, self._adapter = overflow, date, adapter or beside
+        adapter = self._adapter
         self._tuned = "" if adapter is None else adapter_file.fingerprint(adapter)
 
     @classmethod
@@ -162,13 +165,7 @@ class LocalModel(abc.ABC):
             )
 
     def _check_known(self, texts: Iterable[Ids]) -> None:
-        """Raises UserError for a token that the model has no row for."""
-        most = max((max(ids) for ids in texts if ids), default=0)
-        if most >= self.vocabulary:
-            raise UserError(
-                f"{self._path}: the tokenizer gives token {most}, and the model knows {self.vocabulary}; put "
-                "the model's own tokenizer.json there"
-            )
+        tokenizer_file.check_known(texts, self.vocabulary, str(self._path))
 
     @property
     @abc.abstractmethod
