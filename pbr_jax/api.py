@@ -26,6 +26,7 @@ from pbr_jax.experiment.plan import Plan
 from pbr_jax.experiment.results import Results, folder_of
 from pbr_jax.importing import writing
 from pbr_jax.importing.columns import Columns, from_names
+from pbr_jax.importing.tables import Reading
 from pbr_jax.importing.writing import Imported
 
 Data = str | Path | Iterable[Any]
@@ -142,6 +143,10 @@ def import_table(
     documents: Data | None = None,
     task: str = "",
     user_is: Literal["author", "recipient"] | None = None,
+    encoding: str = "",
+    date_format: str = "",
+    same_id: Literal["refuse", "first", "last"] = "refuse",
+    skip_bad: bool = False,
 ) -> Imported:
     """Writes a table as a folder of data, and returns how its columns were read, like `pbr-jax data import`::
 
@@ -156,12 +161,20 @@ def import_table(
       task: the name of a benchmark, or a TOML file, from which the wording and the metrics are taken.
       user_is: "author" if the user wrote the answers, as in mail; "recipient" if the user received them, as
         the customer of a helpdesk does. None: the wording is that for an author, and a note says so.
+      encoding, date_format, same_id, skip_bad: how rows are read (`pbr_jax.importing.tables.Reading`).
 
     Raises UserError if `out` is not empty, or if columns or rows cannot be read.
     """
     given = from_names(columns or {})
     return writing.import_table(
-        table, out, given, instruction, documents=documents, task=task, user_is=user_is
+        table,
+        out,
+        given,
+        instruction,
+        documents=documents,
+        task=task,
+        user_is=user_is,
+        reading=Reading(encoding=encoding, date_format=date_format, same_id=same_id, skip_bad=skip_bad),
     )
 
 

@@ -155,6 +155,7 @@ class System(Living):
         """
         check_filled(user, "user")
         check_filled(query, "query")
+        user = self.store.named(user)
         self._check_user(user)  # before any model is loaded
         # Asked now: after everything that is dated.
         example = Example(id="", user_id=user, query=query, input=query, target=None, time=math.inf)

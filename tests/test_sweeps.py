@@ -5,7 +5,9 @@ import re
 import shlex
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,6 +29,27 @@ pytestmark = pytest.mark.usefixtures("fresh_cache")
 def flags(write_tweets) -> dict[str, str]:
     root = write_tweets({f"u{i}": [f"tweet {i} {j}" for j in range(i)] for i in range(6)})
     return {"benchmark.name": "lamp_7", "benchmark.root": str(root), "generate.method": "none"}
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "plain"),
+    [
+        ("retrieve.k", np.arange(1, 4), [1, 2, 3]),
+        ("retrieve.b", np.linspace(0.25, 0.75, 3), [0.25, 0.5, 0.75]),
+        ("keep_texts", np.array([True, False]), [True, False]),
+        ("benchmark.split", np.array(["dev", "train"]), ["dev", "train"]),
+        ("stream.size", [np.uint8(5), np.int32(6)], [5, 6]),
+        ("generate.stop", [[np.str_("a")], np.array(["b", "c"])], [["a"], ["b", "c"]]),
+    ],
+)
+def test_numbers_of_numpy_are_those_of_python(name: str, given: Any, plain: list[Any]):
+    file = c.load(CONFIG)
+    base = c.override(file.config, {"retrieve.method": "bm25", "generate.method": "ipa"})
+    found = [trials(file._replace(sweep=partial(grid, {name: values})), base) for values in (given, plain)]
+    assert found[0] == found[1]
+    assert [one.overrides for one in found[0]] == [{name: value} for value in plain]
+    assert json.dumps([dict(one.overrides) for one in found[0]])
+    assert c.override(base, {name: given[0]}) == c.override(base, {name: plain[0]})
 
 
 def test_the_algebra_of_sweeps():

@@ -343,6 +343,23 @@ def test_what_is_encoded_while_a_user_is_forgotten_is_erased_too(
     assert not kept()
 
 
+@pytest.mark.parametrize("spelling", ["Zoe\u0308", "\ufeffZo\xeb", " Zo\xeb\u200b", "Zo\xeb\n"])
+def test_a_user_is_one_in_every_spelling(config: Config, spelling: str):
+    """Whoever is added, asks and is forgotten; and a name that the data has is taken as it is."""
+    system = pbr_jax.open(override(config, {"retrieve.method": "bm25"}))
+    system.add("Zo\xeb", ["i love tea"])
+    added = system.add(spelling, [Document("other", spelling, "i love cats")])
+    assert [document.user_id for document in added] == ["Zo\xeb"]
+    reply = system.ask(spelling, "what do i love")
+    assert {candidate.document.text for candidate in reply.documents} == {"i love tea", "i love cats"}
+    system.forget(spelling)
+    with pytest.raises(UserError, match="is not among"):
+        system.ask("Zo\xeb", "what do i love")
+    for call in (system.forget, lambda name: system.ask(name, "what"), lambda name: system.add(name, ["x"])):
+        with pytest.raises(UserError, match="want a name with visible characters"):
+            call("\u200b")
+
+
 ANN = Example("", "ann", "tea", "tea", None)
 OF_ANN = Document("new", "ann", "tea")
 HALF = "half a \ud83d"
@@ -363,7 +380,7 @@ WRONG: list[tuple[Callable[[Any], object], str]] = [
     (lambda s: s.add("ann", [Document("", "ann", "tea")]), r"the id of documents\[0\] is ''"),
     (
         lambda s: s.add("ann", [Document("a", "ann", "tea", {"title": HALF})]),
-        r"field 'title' of documents\[0\] holds half",
+        r"'title' in the fields of documents\[0\] holds half",
     ),
     (lambda s: s.add_shared([OF_ANN]), "was added to the shared documents"),
     (

@@ -16,11 +16,22 @@ _WORD = {
     True: regex.compile(r"[\p{L}\p{N}_][\p{L}\p{N}\p{M}_]*"),
 }
 _INVISIBLE = regex.compile(r"\p{Default_Ignorable_Code_Point}+")
+_EDGE = r"[\s\p{Cc}\p{Default_Ignorable_Code_Point}]+"
+_EDGES = regex.compile(rf"\A{_EDGE}|{_EDGE}\Z")
 
 
 def composed(text: str) -> str:
     """The text in NFC: one spelling of what Unicode holds for equal, such as "é" and "e" with an accent."""
     return text if text.isascii() else unicodedata.normalize("NFC", text)
+
+
+def person(name: str) -> str:
+    """A user's name in NFC, without blanks and invisible characters at its ends.
+
+    >>> person("\\ufeffZoe\\u0308 ") == "Zo\\xeb"
+    True
+    """
+    return composed(_EDGES.sub("", name))
 
 
 def words(text: str, *, underscore: bool = False) -> list[str]:

@@ -10,6 +10,7 @@ from pbr_jax.config import Benchmark, Encoder
 from pbr_jax.data import own, prepared, recipes, synthetic
 from pbr_jax.importing import example
 from pbr_jax.importing.columns import Columns
+from pbr_jax.importing.tables import Reading
 from pbr_jax.importing.writing import import_table
 from pbr_jax.llm import answers_file
 from pbr_jax.models import sentence_folder
@@ -96,6 +97,12 @@ def import_(options: argparse.Namespace) -> None:
         documents=options.documents,
         task=options.task,
         user_is=options.user_is,
+        reading=Reading(
+            encoding=options.encoding,
+            date_format=options.date_format,
+            skip_bad=options.skip_bad,
+            same_id=options.same_id,
+        ),
     )
     terminal.out(made.text())
 

@@ -160,6 +160,10 @@ data.import  data.import_  make a benchmark from your own table
   --instruction text=  instruction to the model, in one sentence
   --user-is author|recipient  role of the user: wrote the answers (author), or received them
   --task NAME|FILE:text=  task of a benchmark, or a TOML file
+  --encoding NAME:text=  encoding of CSV and TSV, such as cp1252; without it, UTF-8
+  --date-format FORMAT:text=  form of the dates, such as %%d/%%m/%%Y; without it, any unambiguous form
+  --same-id refuse|first|last=refuse  of rows with one id keep the first or the last
+  --skip-bad switch  leave out rows that have a fault, and count them
   --out FOLDER:path!
 data.recipe  data.recipe  get the data used in the documentation
   name NAME:text?  recipe; without it, all are listed

@@ -20,7 +20,7 @@ from pbr_jax.base.types import UserError
 PATIENCE = 60  # seconds to wait for readers of an older state before what was deleted is overwritten
 _PAUSE = 0.02  # seconds between looks whether they have ended
 _FROZEN = "ro&immutable=1"  # the mode of a file to which nobody writes
-_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_LATER = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 _UNWRITABLE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
 
 
@@ -126,12 +126,13 @@ def _purged(path: Path, patience: int) -> bool:
 
 
 def _truncated(path: Path) -> bool:
-    """Whether the write-ahead log is in the database file, and empty; False where someone reads from it."""
+    """Whether the write-ahead log is in the database file, and empty; False where someone reads from it, and
+    where the disk does not take it."""
     with system_errors.located(path), closing(connect(path, "rw", 0)) as connection:
         try:
             return connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF not in _BUSY:
+            if error.sqlite_errorcode & 0xFF not in _LATER:
                 raise
             return False
 

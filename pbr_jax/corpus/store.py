@@ -368,8 +368,9 @@ class Store(Visibility):
         if self._database.late and erased:
             raise UserError(
                 f"{self._path}: the documents are deleted, but someone has read an older state for "
-                f"{PATIENCE} s, so their bytes are still in the files; they go when that reader has "
-                "ended and the store is opened, read, written to or closed again; do not repeat the call"
+                f"{PATIENCE} s, or the disk is full, so their bytes are still in the files; they go when "
+                "that has ended and the store is opened, read, written to or closed again; do not repeat the "
+                "call"
             )
 
 

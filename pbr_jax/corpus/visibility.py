@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from pbr_jax.base.types import Example
-from pbr_jax.base.words import composed
+from pbr_jax.base.types import Example, UserError
+from pbr_jax.base.words import composed, person
 from pbr_jax.corpus.columns import Columns
 from pbr_jax.corpus.schema import GONE
 
@@ -98,6 +98,14 @@ class Visibility(abc.ABC):
         """All rows of one user's documents, int64 [r]; "": of the shared documents."""
         columns = self.columns
         return columns.rows(columns.code(user_id))
+
+    def named(self, user: str) -> str:
+        """A user's name as it is stored: as given if it is known, else as `words.person` gives it. Raises
+        UserError for a name without a visible character."""
+        name = user if user in self.columns.codes else person(user)
+        if not name:
+            raise UserError(f"user is {user!r:.40}, want a name with visible characters")
+        return name
 
     def code(self, user_id: str) -> int:
         """The code of a user in `owners`; `SHARED` for "". Raises UserError for an unknown user."""

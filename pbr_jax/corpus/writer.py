@@ -4,7 +4,7 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -371,5 +371,6 @@ def writing(path: Path) -> Iterator[Writer]:
         finally:
             connection.rollback()
         if writer.erased and writer.values["erased"] > writer.values["documents"] + 1000:
-            connection.execute("UPDATE summary SET value=0 WHERE name='erased'")
-            connection.execute("VACUUM")
+            with suppress(sqlite3.OperationalError):  # of a full disk; the next deletion tries again
+                connection.execute("VACUUM")
+                connection.execute("UPDATE summary SET value=0 WHERE name='erased'")

@@ -5,6 +5,7 @@
 """
 
 import difflib
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -103,7 +104,7 @@ def task(benchmark: Benchmark) -> Task:
     """The benchmark's own task, changed by `TASK_FILE` in its root and then by `benchmark.task`."""
     found = released(_released(benchmark).task or benchmark.name)
     beside = Path(benchmark.root, TASK_FILE)
-    paths = [beside] if benchmark.root and beside.is_file() else []
+    paths = [beside] if benchmark.root and os.path.lexists(beside) else []  # a broken link is a fault
     for path in [*paths, *([Path(benchmark.task)] if benchmark.task else [])]:
         found = load(path, found)
     return found

@@ -10,9 +10,11 @@ import math
 import re
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from email.utils import parsedate_to_datetime
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _CLOCK = r"(?P<hour>\d{1,2}):(?P<minute>\d{2})"
+_SECONDS = rf"{_CLOCK}(?::(?P<second>\d{{2}}))?"
 _HALF = r"\s*(?P<half>[ap])\.?m\.?"
 _PATTERNS = tuple(
     re.compile(pattern, re.ASCII | re.IGNORECASE)
@@ -27,12 +29,31 @@ _PATTERNS = tuple(
         rf"(?:{_CLOCK}{_HALF}\s+on\s+)?(?P<day>\d{{1,2}})\s+(?P<month>[a-z]+),?\s+(?P<year>\d{{4}})",
         # REALTALK: 29.12.2023, 22:42:04
         rf"(?P<day>\d{{1,2}})\.(?P<month>\d{{1,2}})\.(?P<year>\d{{4}})(?:,\s+{_CLOCK}(?::(?P<second>\d\d))?)?",
+        # 2024-01-01 01:30 PM; Jan 5, 2024 and Jan 5, 2024 01:30 PM
+        rf"(?P<year>\d{{4}})[-/](?P<month>\d{{1,2}})[-/](?P<day>\d{{1,2}}),?\s+{_SECONDS}{_HALF}",
+        rf"(?P<month>[a-z]+)\s+(?P<day>\d{{1,2}}),?\s+(?P<year>\d{{4}})(?:,?\s+{_SECONDS}{_HALF})?",
         # 20180307; 201803071200 and 20180307120000
         r"(?P<year>\d{4})(?P<month>\d{2})(?P<day>\d{2})",
         r"(?P<year>(?:19|20)\d\d)(?P<month>\d\d)(?P<day>\d\d)(?P<hour>\d\d)(?P<minute>\d\d)(?P<second>\d\d)?",
     )
 )
 _ISO_HOUR = re.compile(r"[\dW-]{7,10}\D\d{2}(?:Z|[+-]\d{2}(?::?\d{2})?)?", re.ASCII)  # and no minute
+_MIDNIGHT = re.compile(r"(?<=[T ])24:00(?::00(?:[.,]0+)?)?(?![\d:.,])", re.ASCII)  # at the end of a day
+_FRACTION = re.compile(r":\d\d[.,](\d+)", re.ASCII)
+_ZONED = (
+    re.compile(  # a clock, and what may stand behind it: UTC, or an offset and its name, as in JavaScript
+        r"(.*?\d:\d\d[:.,\d]*(?:\s*[ap]\.?m\.?)?)\s*(?:UTC|GMT|Z)?(?:\s*([+-]\d\d):?(\d\d)(?:\s*\(.*\))?)?",
+        re.ASCII | re.IGNORECASE,
+    )
+)
+_NAMED_MONTH = re.compile(  # RFC 2822, and JavaScript's Date
+    r"(?:[a-z]{3},?\s+)?(?:\d{1,2}\s+[a-z]{3,9}|[a-z]{3,9}\s+\d{1,2}),?\s+\d{4}\s+\d{1,2}:\d\d(?::\d\d)?"
+    r"(?:[+-]\d{4}|\s+[ECMP][SD]T)?",
+    re.ASCII | re.IGNORECASE,
+)
+_LONGEST = 200  # characters of a date
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_SERIAL, _LAST_SERIAL, _SERIAL_OF_EPOCH = 20_000, 79_999, 25_569  # days of Excel, 1954 to 2119
 _DAY, _HOUR = 86400.0, 3600.0
 _NUMBER = re.compile(r"-?(?P<whole>\d+)(?:\.\d+)?", re.ASCII)
 _UNITS = {digits + more: more for more in (0, 3, 6, 9) for digits in (9, 10)}
@@ -46,8 +67,10 @@ def parse_time(text: str) -> float | None:
     Reads years, months, days, ISO 8601, and the notations of LongMemEval, LoCoMo, PersonaBench and
     REALTALK. A number of 9 or 10 digits is seconds since 1970, of 12 or 13 milliseconds, of 15 or 16
     microseconds, of 18 or 19 nanoseconds: the years 1973 to 2286, or before 1967 with a minus. 8 digits, and
-    12 or 14 that begin with 19 or 20, are a calendar's: YYYYMMDD, YYYYMMDDhhmm, YYYYMMDDhhmmss. No other
-    number but a year is a date. A date without a day or an hour means its first moment here.
+    12 or 14 that begin with 19 or 20, are a calendar's: YYYYMMDD, YYYYMMDDhhmm, YYYYMMDDhhmmss. A number
+    from 20000 to 79999 is a day of Excel's. No other number but a year is a date. RFC 2822, JavaScript's
+    Date and clocks with AM or PM are read too, and UTC or GMT behind a clock. A date without a day or an
+    hour means its first moment here.
 
     >>> parse_time("2018-03-07"), parse_time("10:17 am on 20 September, 2023"), parse_time("soon")
     (1520380800.0, 1695205020.0, None)
@@ -66,18 +89,40 @@ def parse_interval(text: str) -> tuple[float, float] | None:
     >>> first == parse_time("2018-03-01"), parse_time("2018-03-31T23:59:59") < last < parse_time("2018-04")
     (True, True)
     """
+    found = parse_exact(text)
+    return None if found is None else found[:2]
+
+
+def parse_exact(text: str) -> tuple[float, float, float] | None:
+    """As `parse_interval`, and what the float of the first moment lacks, in seconds. This orders moments that
+    are one float, such as two in one microsecond."""
+    exact, length = _exact(text)
+    if exact is None:
+        return None
+    first = float(exact)
+    last = math.nextafter(first + length, -math.inf) if length else first
+    return first, last, float(exact - Decimal(first))
+
+
+def _exact(text: str) -> tuple[Decimal | None, float]:
+    """The first moment of a date, None where it is none; and its length in seconds, 0 for a moment."""
     text = re.sub(r"^(-?\d+)\.0+$", r"\1", text.strip(), flags=re.ASCII)  # as pandas writes integers
+    if len(text) > _LONGEST:
+        return None, 0.0
+    if zoned := _ZONED.fullmatch(text):
+        text = "".join(filter(None, zoned.groups()))
     for pattern in _PATTERNS:
         if match := pattern.fullmatch(text):
             parts = {key: value for key, value in match.groupdict().items() if value}
-            first = _seconds(parts)
-            return None if first is None else _interval(first, _length(parts))
+            moment = _seconds(parts)
+            return moment, 0.0 if moment is None else _length(parts)
     if number := _NUMBER.fullmatch(text):
-        unit = _UNITS.get(len(number["whole"]))
-        moment = None if unit is None else float(Decimal(text).scaleb(-unit))
-        return None if moment is None else (moment, moment)
-    first = _iso(text)
-    return None if first is None else _interval(first, _iso_length(text))
+        value, unit = Decimal(text), _UNITS.get(len(number["whole"]))
+        if unit is None and _FIRST_SERIAL <= value <= _LAST_SERIAL:
+            moment = (value - _SERIAL_OF_EPOCH) * int(_DAY)
+            return round(moment, 3), _DAY if value == int(value) else 0.0
+        return None if unit is None else value.scaleb(-unit), 0.0
+    return _iso(text), _iso_length(text)
 
 
 def readable(text: str) -> str:
@@ -89,10 +134,6 @@ def readable(text: str) -> str:
     calendar_date = any(pattern.fullmatch(text) for pattern in _PATTERNS)
     moment = None if calendar_date or not _NUMBER.fullmatch(text) else parse_time(text)
     return text if moment is None else (datetime(1970, 1, 1) + timedelta(seconds=moment)).isoformat()
-
-
-def _interval(first: float, length: float) -> tuple[float, float]:
-    return first, math.nextafter(first + length, -math.inf) if length else first
 
 
 def _length(parts: dict[str, str]) -> float:
@@ -116,7 +157,7 @@ def _iso_length(text: str) -> float:
     return 7 * _DAY if re.fullmatch(r"\d{4}-?W\d{2}", text) else _DAY
 
 
-def _seconds(parts: dict[str, str]) -> float | None:
+def _seconds(parts: dict[str, str]) -> Decimal | None:
     month = _month(parts.get("month", "1"))
     hour, half = int(parts.get("hour", "0")), parts.get("half", "").lower()
     if half and not 1 <= hour <= 12:
@@ -125,7 +166,8 @@ def _seconds(parts: dict[str, str]) -> float | None:
         hour = hour % 12 + (12 if half == "p" else 0)
     try:
         day, minute, second = (int(parts.get(*of)) for of in (("day", "1"), ("minute", "0"), ("second", "0")))
-        return datetime(int(parts["year"]), month, day, hour, minute, second, tzinfo=UTC).timestamp()
+        moment = datetime(int(parts["year"]), month, day, hour, minute, second, tzinfo=UTC)
+        return Decimal(moment.timestamp())
     except ValueError:  # no such day or hour
         return None
 
@@ -138,9 +180,16 @@ def _month(text: str) -> int:
     return _MONTHS.index(key) + 1 if key in _MONTHS else 0
 
 
-def _iso(text: str) -> float | None:
+def _iso(text: str) -> Decimal | None:
+    """The moment of ISO 8601, or of a date with a month's name, to all its digits."""
+    read = parsedate_to_datetime if _NAMED_MONTH.fullmatch(text) else datetime.fromisoformat
+    within = _MIDNIGHT.sub("00:00", text)
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
+        moment = read(within)
+        since = moment.replace(tzinfo=moment.tzinfo or UTC) - _EPOCH
+    except (ValueError, OverflowError):
         return None
-    return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
+    more = digits[1][6:24] if (digits := _FRACTION.search(text)) else ""
+    seconds = Decimal(since // timedelta(microseconds=1)).scaleb(-6)
+    finer = Decimal(int(more or 0)).scaleb(-6 - len(more))
+    return seconds + finer + (int(_DAY) if within != text else 0)

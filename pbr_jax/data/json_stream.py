@@ -10,8 +10,9 @@ import gzip
 import math
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from io import BufferedIOBase, BufferedReader
 from json import JSONDecodeError, JSONDecoder
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any, BinaryIO
 
 from pbr_jax.base.files import JsonBounds, parse_json
 from pbr_jax.base.types import UserError
-from pbr_jax.data.records import Record, kind, top_record
+from pbr_jax.data.records import Record, RecordError, kind, refuse, top_record
 
 _BOM = b"\xef\xbb\xbf"
 _SPACE = re.compile(r"[ \t\n\r]*")
@@ -29,8 +30,11 @@ _LONGEST_WORD = 16  # characters, more than in "-Infinity" or an escaped pair: w
 _STARTS = {b"{": "an object", b"": "an empty file", b'"': "a string"}
 
 
-def records(path: Path, *, unique: bool = False) -> Iterator[Record]:
-    """The objects of a file that holds one JSON list; `unique`: a key that an object has twice is a fault."""
+def records(
+    path: Path, *, unique: bool = False, on_fault: Callable[[RecordError], None] = refuse
+) -> Iterator[Record]:
+    """The objects of a file that holds one JSON list; `unique`: a key that an object has twice is a fault.
+    `on_fault` receives the faults of what gives no record but does not end the reading."""
     with opened(path) as file:
         if (first := _first_byte(file)) != b"[":
             found = "bytes that are not UTF-8" if first >= b"\x80" else _STARTS.get(first, "something else")
@@ -40,7 +44,12 @@ def records(path: Path, *, unique: bool = False) -> Iterator[Record]:
         index, values = 0, _Source(file, unique=unique).values()
         try:
             for index, value in enumerate(values):
-                yield top_record(value, path, index)
+                try:
+                    record = top_record(value, path, index)
+                except RecordError as fault:
+                    on_fault(fault)
+                else:
+                    yield record
                 index += 1
         except UserError:
             raise
@@ -48,23 +57,30 @@ def records(path: Path, *, unique: bool = False) -> Iterator[Record]:
             raise _fault(error, f"{path}: record {index}", "a list that ends in ']'", file.tell()) from error
 
 
-def lines(path: Path, *, unique: bool = False) -> Iterator[Record]:
-    """The objects of a file that holds one JSON object a line; blank lines are skipped. `unique` as above."""
+def lines(
+    path: Path, *, unique: bool = False, on_fault: Callable[[RecordError], None] = refuse
+) -> Iterator[Record]:
+    """The objects of a file that holds one JSON object a line; blank lines are skipped. The rest as above."""
     decoder = _UNIQUE if unique else _DECODER
     with opened(path) as file:
         _first_byte(file)
-        index, number = 0, 0
-        while line := file.readline(_LONGEST):
-            number += 1
+        index = 0
+        for number, line in enumerate(iter(partial(file.readline, _LONGEST), b""), start=1):
+            if line.isspace() and len(line) < _LONGEST:
+                continue
             place = f"{path}: line {number} (record {index})"
             if len(line) == _LONGEST:
                 raise UserError(
                     f"{place}: found more than {_LONGEST >> 20} MiB in a line, wanted one object a line; "
                     "correct it, or end the file's name in .json where it holds a list"
                 )
-            if line.strip():
-                yield top_record(_loads(line, place, decoder), path, index)
-                index += 1
+            try:
+                record = top_record(_loads(line, place, decoder), path, index)
+            except RecordError as fault:
+                on_fault(fault)
+            else:
+                yield record
+            index += 1
 
 
 def load(path: Path) -> Record:
@@ -195,10 +211,10 @@ def _first_byte(file: BufferedIOBase) -> bytes:
     """The first byte of the text; the file is left at the start of the text, behind a byte order mark."""
     start = len(_BOM) if file.read(len(_BOM)) == _BOM else 0
     file.seek(start)
-    while (byte := file.read(1)).isspace():
+    while (chunk := file.read(_CHUNK)).isspace():
         pass
     file.seek(start)
-    return byte
+    return chunk.lstrip()[:1]
 
 
 def _loads(data: bytes, place: str, decoder: JSONDecoder = _DECODER) -> Any:
@@ -208,10 +224,12 @@ def _loads(data: bytes, place: str, decoder: JSONDecoder = _DECODER) -> Any:
         raise _fault(error, place, "an object") from error
 
 
-def _fault(error: Exception, place: str, wanted: str, end: int | None = None) -> UserError:
+def _fault(error: Exception, place: str, wanted: str, end: int | None = None) -> RecordError:
     """What a parser says, as one line that quotes no data; `end`: the bytes that were read of a stream."""
+    reason = "records that are no JSON"
     if isinstance(error, UnicodeDecodeError):
-        return UserError(f"{place}: found bytes that are not UTF-8, wanted UTF-8; convert the file")
+        message = ": found bytes that are not UTF-8, wanted UTF-8; convert the file"
+        return RecordError(place, message, reason)
     if isinstance(error, EOFError):
         found = f"the JSON is truncated at byte {end}"
     elif isinstance(error, JSONDecodeError):
@@ -220,4 +238,5 @@ def _fault(error: Exception, place: str, wanted: str, end: int | None = None) ->
         )
     else:
         found = f"found {error}"
-    return UserError(f"{place}: {found}, wanted {wanted}; correct it, or fetch the file again")
+    message = f": {found}, wanted {wanted}; correct it, or fetch the file again"
+    return RecordError(place, message, reason)

@@ -8,6 +8,7 @@ that of CFRAG (Shi et al., 2025), which quotes fields by their names. The test s
 outputs: its targets are None.
 """
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -71,7 +72,7 @@ def _layout(benchmark: Benchmark) -> dict[str, Files]:
 def _files(root: Path, split: str) -> tuple[Path, ...]:
     """Outputs, unless withheld, and questions of the split."""
     questions, outputs = _file(root, split, "questions"), _file(root, split, "outputs")
-    if outputs.is_file():
+    if os.path.lexists(outputs):
         return outputs, questions
     if split == "test":
         return (questions,)

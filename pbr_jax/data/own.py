@@ -8,6 +8,7 @@ answer (`question`). A `history` names the documents instead.
 """
 
 import json
+import os
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing
@@ -49,7 +50,7 @@ def left_out(benchmark: Benchmark) -> list[str]:
 def _layout(benchmark: Benchmark) -> dict[str, tuple[Path, ...]]:
     """The questions of each split, and the documents of all splits where there are any."""
     root = Path(benchmark.root)
-    documents = [root / DOCUMENTS] if (root / DOCUMENTS).exists() else []
+    documents = [root / DOCUMENTS] if os.path.lexists(root / DOCUMENTS) else []  # a broken link is a fault
     return {p.stem: (p, *documents) for p in sorted(root.glob("*.jsonl")) if p.name != DOCUMENTS}
 
 

@@ -15,6 +15,7 @@ in alphabetical order. Questions are matched by preference and question or, wher
 preference otherwise ("absolutely"), by a question that stands once among the options of its topic.
 """
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def _layout(benchmark: Benchmark) -> dict[str, tuple[Path, ...]]:
     for split in FORMS_OF_PREFERENCE:
         if topics := _topics(benchmark, split):
             options = (root / OPTIONS / path.name for path in topics)
-            found[split] = (*topics, *(path for path in options if path.is_file()), root / INTER_TURNS)
+            found[split] = (*topics, *filter(os.path.lexists, options), root / INTER_TURNS)
     return found
 
 
@@ -120,7 +121,7 @@ def _options(path: Path) -> dict[tuple[str | None, str], tuple[str, ...]]:
     """The answers to choose from, the right one first, by preference and question; by None and the question
     where it stands once, () where it stands more often."""
     known: dict[tuple[str | None, str], tuple[str, ...]] = {}
-    for record in json_stream.records(path) if path.is_file() else ():
+    for record in json_stream.records(path) if os.path.lexists(path) else ():
         question, offered = record.text("question"), _offered(record)
         known[record.text("preference"), question] = offered
         known[None, question] = () if (None, question) in known else offered

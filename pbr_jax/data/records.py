@@ -16,6 +16,20 @@ from pbr_jax.data.dates import EPOCHS, parse_interval
 Note = Callable[[str], None]
 """Is told, in one line each, what a reader mended in a known defective file."""
 
+
+class RecordError(UserError):
+    """The fault of one record. `place` says where it stands, `reason` names such records in the plural."""
+
+    def __init__(self, place: str, message: str = "", reason: str = "") -> None:
+        super().__init__(f"{place}{message}")
+        self.place, self.reason = place, reason
+
+
+def refuse(fault: RecordError) -> None:
+    """Raises the fault: what readers do about one unless they are told otherwise."""
+    raise fault
+
+
 _NAMES = (
     "id",
     "question_id",
@@ -49,13 +63,14 @@ class Record:
     label: str = ""
     path: str = ""
 
-    def fault(self, key: str, found: str, wanted: str, remedy: str = "") -> UserError:
+    def fault(self, key: str, found: str, wanted: str, remedy: str = "") -> RecordError:
         """The error for field `key` of this record; `remedy` says what to do."""
         field = ".".join(part for part in (self.path, key) if part)
         place = ", ".join(part for part in (self.label, f"field '{field}'" if field else "") if part)
         remedy = remedy or "correct the record or take the file as released"
-        message = f"{self.file}: {place}: found {found}, wanted {wanted}; {remedy}"
-        return UserError(" ".join(message.splitlines()))
+        message = f": found {found}, wanted {wanted}; {remedy}"
+        reason = f"records without {wanted}{f' in {key}' if key else ''}"
+        return RecordError(_one_line(f"{self.file}: {place}"), _one_line(message), reason)
 
     def check_keys(self, known: Collection[str]) -> None:
         """Raises UserError for a key that is none of the known ones."""
@@ -145,6 +160,10 @@ class Record:
             for key, value in kept.items()
             if kind(value) in ("a string", "a number")
         }
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.splitlines())
 
 
 def _numeral(value: float) -> str:

@@ -10,13 +10,13 @@ import io
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 
 from pbr_jax.base.types import UserError
 from pbr_jax.data.json_stream import opened
-from pbr_jax.data.records import Record
+from pbr_jax.data.records import Record, RecordError, refuse
 
 _DELIMITERS = (",", ";", "\t", "|")
 _LONGEST = 16 << 20  # characters of a line and of a cell; what is longer is a quote that nobody closed
@@ -26,37 +26,44 @@ _BATCH = 64  # rows of Parquet in memory
 _BUFFER = 1 << 20  # bytes of each of its columns
 
 
-def separated(path: Path) -> Iterator[Record]:
+def separated(
+    path: Path, encoding: str = "", on_fault: Callable[[RecordError], None] = refuse
+) -> Iterator[Record]:
     """The rows of a file of separated values.
 
     The separator is the one that the header has most of; a file that ends in .tsv or .tsv.gz has tabs.
+    `encoding`: "" for UTF-8, or UTF-16 with a byte order mark. `on_fault` receives the faults of single rows,
+    which give no record.
     """
     csv.field_size_limit(min(_LONGEST, sys.maxsize))
     number = 0
     try:
         with opened(path) as raw:
             begin = raw.peek(4)
-            encoding = next((name for bom, name in _BOMS.items() if begin.startswith(bom)), "utf-8")
-            escape = "strict" if encoding == "utf-16" else "surrogateescape"  # so that a fault is its cell's
+            marked = (name for bom, name in _BOMS.items() if begin.startswith(bom))
+            encoding = encoding or next(marked, "utf-8")
+            strict = encoding.lower().startswith(("utf-16", "utf-32"))
+            escape = "strict" if strict else "surrogateescape"  # so that a fault is its cell's
             with io.TextIOWrapper(raw, encoding=encoding, errors=escape, newline="") as file:
                 first = next(_lines(file), "")
                 tabs = path.name.lower().removesuffix(".gz").endswith(".tsv")
                 delimiter = "\t" if tabs else _delimiter(first)
                 lines = csv.reader(chain([first], _lines(file)), delimiter=delimiter, strict=True)
-                header = _header(path, next(lines, []))
+                header = _header(path, next(lines, []), encoding)
                 for cells in filter(None, lines):
                     number += 1
-                    if len(cells) != len(header):
-                        raise UserError(
-                            f"{path}: row {number} (line {lines.line_num}): found {len(cells)} cells, want "
-                            f"{len(header)}, as in the header; quote cells that hold {delimiter!r} or line "
-                            "breaks"
-                        )
-                    yield _row(path, header, cells, number)
+                    try:
+                        if len(cells) != len(header):
+                            raise _uneven(f"{path}: row {number}", lines.line_num, cells, header)
+                        record = _row(path, header, cells, number, encoding)
+                    except RecordError as fault:
+                        on_fault(fault)
+                    else:
+                        yield record
     except UnicodeError as error:
         raise UserError(
-            f"{path}: row {number + 1} or after: found bytes that are not UTF-16 as its first ones say; "
-            "save the file as UTF-8"
+            f"{path}: row {number + 1} or after: found bytes that are not {encoding.upper()}; "
+            "save the file as UTF-8, or name its encoding (--encoding)"
         ) from error
     except csv.Error as error:
         raise UserError(
@@ -65,11 +72,20 @@ def separated(path: Path) -> Iterator[Record]:
         ) from error
 
 
-def _row(path: Path, header: list[str], cells: list[str], number: int) -> Record:
+def _uneven(place: str, line: int, cells: list[str], header: list[str]) -> RecordError:
+    message = (
+        f" (line {line}): found {len(cells)} cells, want {len(header)}, as in the header; quote cells that "
+        "hold a separator or a line break"
+    )
+    return RecordError(place, message, "rows with more or fewer cells than the header")
+
+
+def _row(path: Path, header: list[str], cells: list[str], number: int, encoding: str) -> Record:
     values = dict(zip(header, cells))
     for name, cell in values.items():
         if not (cell.isascii() and cell.isprintable()) and _NO_TEXT.search(cell):
-            raise UserError(f"{path}: row {number}, column '{name}': {_no_text(cell)}")
+            message = f", column '{name}': {_no_text(cell, encoding)}"
+            raise RecordError(f"{path}: row {number}", message, "rows with bytes that are no text")
     values.pop("", None)  # columns without a name, as spreadsheets write them beside a table
     return Record(values, path, f"row {number}")
 
@@ -81,9 +97,10 @@ def _lines(file: io.TextIOWrapper) -> Iterator[str]:
         yield line
 
 
-def _no_text(text: str) -> str:
-    found = "a NUL character, wanted text" if "\0" in text else "bytes that are not UTF-8, wanted UTF-8"
-    return f"found {found}; save the file as UTF-8"
+def _no_text(text: str, encoding: str) -> str:
+    name = encoding.removesuffix("-sig").upper()
+    found = "a NUL character, wanted text" if "\0" in text else f"bytes that are not {name}, wanted {name}"
+    return f"found {found}; save the file as UTF-8, or name its encoding, such as --encoding cp1252"
 
 
 def _delimiter(header: str) -> str:
@@ -92,12 +109,12 @@ def _delimiter(header: str) -> str:
     return max(_DELIMITERS, key=bare.count)
 
 
-def _header(path: Path, names: list[str]) -> list[str]:
+def _header(path: Path, names: list[str], encoding: str) -> list[str]:
     names = [name.strip() for name in names]
     if not any(names):
         raise UserError(f"{path}: found no header, wanted the names of the columns in the first line")
     if _NO_TEXT.search(whole := "".join(names)):
-        raise UserError(f"{path}: header: {_no_text(whole)}")
+        raise UserError(f"{path}: header: {_no_text(whole, encoding)}")
     refuse_twins(str(path), filter(None, names))
     return names
 

@@ -17,6 +17,7 @@ _SETTINGS: dict[Any, Any] = {
     "axes.spines.right": False,
     "svg.hashsalt": "report",
 }
+_SHOWN = "\u200b"
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,10 @@ def course(series: Mapping[str, Sequence[tuple[int, float, float]]], metric: str
         ends, values, running = zip(*blocks, strict=True)
         colour = _COLOURS[i % len(_COLOURS)]
         axes.plot(ends, values, "o", color=colour, alpha=0.35, ms=4)
-        axes.plot(ends, running, color=colour, lw=1.8, label=_plain(label))
+        axes.plot(ends, running, color=colour, lw=1.8, label=_label(label))
     axes.set(xlabel="questions answered", ylabel=metric)
     axes.grid(axis="y", color="#dddddd", lw=0.8)
-    axes.legend(frameon=False, loc="best")
+    _legend(axes, loc="best")
     return figure
 
 
@@ -71,11 +72,11 @@ def plane(groups: Mapping[str, Float[np.ndarray, "_ d"]], title: str = "", marks
         if not len(own):
             continue
         points = (own - centre) @ axes[:2].T
-        place.scatter(*points.T, color=_COLOURS[i % len(_COLOURS)], s=26, alpha=0.75, label=_plain(label))
+        place.scatter(*points.T, color=_COLOURS[i % len(_COLOURS)], s=26, alpha=0.75, label=_label(label))
     place.set_xlabel(f"first principal axis ({shares[0]:.0%})")
     place.set_ylabel(f"second principal axis ({shares[1]:.0%})")
     place.set_aspect("equal")
-    place.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3, fontsize=8)
+    _legend(place, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3, fontsize=8)
     for mark in marks:
         at = (mark.vector - centre) @ axes[:2].T
         place.scatter(*at, s=90, facecolors="none", edgecolors="black", lw=1.8 if mark.shown else 0.6)
@@ -112,6 +113,16 @@ def _figure(height: float) -> tuple[Any, Any]:
         figure = Figure(figsize=(8.0, height), layout="constrained")
         FigureCanvasAgg(figure)
         return figure, figure.add_subplot()
+
+
+def _legend(axes: Any, **options: Any) -> None:
+    for text in axes.legend(frameon=False, **options).get_texts():
+        text.set_text(text.get_text().removeprefix(_SHOWN))
+
+
+def _label(name: str) -> str:
+    """The name as a label that `_legend` shows. matplotlib leaves out those that begin with an underscore."""
+    return _SHOWN + _plain(name)
 
 
 def _plain(label: str) -> str:

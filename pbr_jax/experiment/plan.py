@@ -4,6 +4,7 @@ data ──► (what the methods need) ──► rank ──► generate, likeli
 """
 
 import contextlib
+import os
 import shutil
 import tempfile
 import weakref
@@ -47,12 +48,23 @@ from pbr_jax.system import System
 from pbr_jax.tasks.scoring import scorable
 
 
-def require_one_process() -> None:
-    """Raises UserError where this is one of several processes under `jax.distributed` that `hosts` has not
-    joined; starts no backend.
+def check_process() -> None:
+    """Raises UserError for a process in which no run ends; starts no backend.
 
-    They would wait for each other: for a lock in one, for a collective operation in another.
+    In a fork of a process whose JAX has started, JAX waits for threads that are not there. With 64 bits, the
+    models' states change their type. And processes under `jax.distributed` that `hosts` has not joined wait
+    for each other: one for a lock, another for a collective operation.
     """
+    if _fork_of_started:
+        raise UserError(
+            "this process was forked from one in which JAX had started, so JAX would wait for ever; make "
+            'processes with multiprocessing.get_context("spawn"), or use pbr-jax sweep --max-parallel'
+        )
+    if jax.dtypes.canonicalize_dtype(float).itemsize == 8:
+        raise UserError(
+            "JAX is set to 64 bits (JAX_ENABLE_X64), and the models need 32; unset JAX_ENABLE_X64, or call "
+            'jax.config.update("jax_enable_x64", False)'
+        )
     if jax.distributed.is_initialized() and not processes.joined():
         raise UserError(
             "this is one of several processes under jax.distributed.initialize, which do not know of each "
@@ -77,6 +89,21 @@ def _check_hosts(config: Config) -> None:
         )
 
 
+_fork_of_started: list[bool] = []  # filled in a process that was forked after JAX had started
+
+
+def _note_fork() -> None:
+    count = jax.config.values["jax_num_cpu_devices"]
+    try:  # JAX refuses another count once it has started
+        jax.config.update("jax_num_cpu_devices", count + 1)
+        jax.config.update("jax_num_cpu_devices", count)
+    except RuntimeError:
+        _fork_of_started.append(True)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
+
 # Of a system.
 _PARTS = {"store", *Pipeline._fields, "write", "generate", "llm", "answer_format"}
 _PARTS |= {"remarks", "judge", "claim_encoder"}
@@ -90,7 +117,7 @@ class Plan:
     """
 
     def __init__(self, config: Config) -> None:
-        require_one_process()
+        check_process()
         if type(config) is not Config:
             raise UserError(f"found a {type(config).__name__}, want a pbr_jax.config.Config itself")
         self.config = config

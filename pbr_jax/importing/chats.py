@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pbr_jax.base.types import UserError
 from pbr_jax.data.dates import parse_interval
-from pbr_jax.data.records import kind
+from pbr_jax.data.records import RecordError, kind
 from pbr_jax.importing.left_out import LeftOut
 
 _LISTS = ("messages", "conversations", "conversation", "chat_messages", "contents", "turns", "items")
@@ -103,16 +102,21 @@ _Record = tuple[Mapping[str, Any], str]
 def rows(records: Iterable[_Record], left_out: LeftOut) -> Iterator[_Record]:
     """The rows of all conversations; a record that is no chat is a row as it is.
 
-    Raises UserError for messages without a role or a text, and for those of a table that are out of order.
+    Messages without a role or a text, and those of a table that are out of order, are faults of `left_out`.
     """
     turns: dict[str, _Turn] = {}  # those that are open in a table of messages, by conversation
     for values, place in records:
+        found: Iterable[_Record] = [(values, place)]
         if (messages := _messages(values)) is not None:
-            yield from _of_conversation(values, messages, _Turn(left_out, {}, place))
+            found = _of_conversation(values, messages, _Turn(left_out, {}, place))
         elif turns or _is_message(values):
-            yield from _of_message(values, place, turns, left_out)
+            found = _of_message(values, place, turns, left_out)
+        try:
+            found = list(found)
+        except RecordError as fault:
+            left_out.fault(fault)
         else:
-            yield values, place
+            yield from found
     for turn in turns.values():
         yield from turn.end()
 
@@ -143,10 +147,11 @@ def _of_message(
     turn = turns.setdefault(str(conversation), _Turn(left_out, {}, place))
     moment, _ = parse_interval(str(message.time)) or (turn.moment, None)
     if moment < turn.moment:
-        raise UserError(
-            f"{place}: found {str(message.time)!r:.40}, wanted no earlier time than that of the message "
-            f"before in conversation {conversation!r:.40}; sort the table by time"
+        told = (
+            f": found {str(message.time)!r:.40}, wanted no earlier time than that of the message before in "
+            f"conversation {conversation!r:.40}; sort the table by time"
         )
+        raise RecordError(place, told, "messages that are earlier than the one before")
     turn.moment = moment
     yield from turn.rows(message)
     if message.speaker == "user":
@@ -191,7 +196,8 @@ def _messages(values: Mapping[str, Any]) -> dict[str, Any] | None:
 def _message(values: Any, place: str) -> _Message:
     role = _role(values) or (values.get("type") if isinstance(values, Mapping) else None)
     if not isinstance(role, str):
-        raise UserError(f"{place}: found {kind(values)} without a role, wanted role and content; correct it")
+        told = f": found {kind(values)} without a role, wanted role and content; correct it"
+        raise RecordError(place, told, "records with a message without a role")
     speaker = _speaker(role)
     text, calls = _text(_first(values, _TEXTS), place, speaker)
     calls = calls or any(_filled(values.get(name)) for name in ("tool_calls", "function_call"))
@@ -219,9 +225,8 @@ def _text(content: Any, place: str, speaker: str) -> tuple[str, bool]:
     if content is None or isinstance(content, str):
         return (content or "").strip(), False
     if (parts := _listed(content)) is None:
-        raise UserError(
-            f"{place}: found {kind(content)} as content, wanted a text or a list of parts; correct it"
-        )
+        told = f": found {kind(content)} as content, wanted a text or a list of parts; correct it"
+        raise RecordError(place, told, "records with a message without a text")
     texts: list[str] = []
     calls = False
     for part in parts:

@@ -2,14 +2,15 @@
 
 import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from pbr_jax.base.types import UserError
 from pbr_jax.data.dates import parse_interval
-from pbr_jax.importing.tables import Row
+from pbr_jax.importing.tables import Reading, Row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +46,17 @@ class Columns:
 
 
 _NAMES = {
-    "user": ("user", "user_id", "userid", "customer", "customer_id", "author", "account", "client", "owner",
-             "sender", "from", "person", "member", "username", "email", "speaker", "name"),
-    "time": ("time", "date", "created", "created_at", "timestamp", "datetime", "day", "sent", "posted_at"),
-    "input": ("input", "question", "query", "prompt", "request", "ticket", "message", "body", "subject",
-              "article", "context", "instruction"),
+    "user": ("user", "user_id", "customer", "customer_id", "author", "account", "client", "owner",
+             "sender", "from", "person", "member", "username", "requester", "requester_id", "requester_email",
+             "contact", "contact_id", "customer_email", "email", "email_address", "speaker", "customer_name",
+             "full_name", "name"),
+    "time": ("time", "date", "created", "created_at", "created_time", "created_on", "creation_date",
+             "date_created", "timestamp", "datetime", "day", "sent", "sent_at", "posted_at", "opened_at"),
+    "input": ("input", "question", "query", "prompt", "request", "ticket", "message", "body", "description",
+              "subject", "article", "context", "instruction"),
     "output": ("output", "answer", "reply", "response", "target", "completion", "headline", "title", "label",
-               "rating", "text", "resolution"),
-    "id": ("id", "ticket_id", "row_id", "uid", "key"),
+               "rating", "text", "resolution", "agent_reply", "agent_response", "solution"),
+    "id": ("id", "ticket_id", "row_id", "uid", "key", "ticket_number", "message_id"),
     "relevant": ("relevant", "evidence", "relevant_ids", "gold"),
     "category": ("category", "topic", "kind", "type", "tag"),
 }  # fmt: skip
@@ -60,7 +64,7 @@ _UNNAMED = re.compile("[{}\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # what no name in 
 _DATED = 0.8  # share of a column's filled cells that are dates, to be proposed as time
 
 
-def proposed(given: Columns, sample: Sequence[Row]) -> Columns:
+def proposed(given: Columns, sample: Sequence[Row], reading: Reading) -> Columns:
     """Adds proposals by name for user, time, id, input, output and category to the given columns.
 
     Raises UserError if a given column does not exist, has a name that a task cannot contain, or is both input
@@ -75,7 +79,8 @@ def proposed(given: Columns, sample: Sequence[Row]) -> Columns:
     taken = {name for what, name in given.named.items() if not what.startswith("document")}
     asked = [what for what in _NAMES if what != "relevant" and not getattr(given, what)]
     free = [name for name in there if name not in taken]
-    found: dict[str, Any] = _proposals(asked, free, sample, time=_dated, id=_unique)
+    of_id = _unique if reading.same_id == "refuse" else all
+    found: dict[str, Any] = _proposals(asked, free, sample, time=partial(_dated, reading), id=of_id)
     columns = replace(given, document=tuple(dict.fromkeys(given.document)), **found)
     if columns.input and columns.input == columns.output:
         raise UserError(f"--input and --output: found one column {columns.input!r} for both, wanted two")
@@ -83,7 +88,7 @@ def proposed(given: Columns, sample: Sequence[Row]) -> Columns:
     return columns
 
 
-def proposed_documents(given: Columns, sample: Sequence[Row]) -> Columns:
+def proposed_documents(given: Columns, sample: Sequence[Row], reading: Reading) -> Columns:
     """The columns of a table of documents: user, time and id are called as in the table of questions, or else
     as names suggest; what is shown is `given.document`, or else all others.
 
@@ -97,7 +102,7 @@ def proposed_documents(given: Columns, sample: Sequence[Row]) -> Columns:
     found = {what: name for what in ("user", "time", "id") if (name := getattr(given, what)) in there}
     free = [name for name in there if name not in given.document and name not in found.values()]
     asked = [what for what in ("user", "time", "id") if what not in found]
-    found |= _proposals(asked, free, sample, time=_dated)
+    found |= _proposals(asked, free, sample, time=partial(_dated, reading))
     free = [name for name in free if name not in found.values()]
     document = tuple(dict.fromkeys(given.document)) or tuple(name for name in free if not _unnamed(name))
     columns = Columns(**found, document=document)
@@ -111,11 +116,23 @@ def _proposals(
     """For each of the meanings the free column that bears the first of its names, if its cells suit."""
     found: dict[str, str] = {}
     for what in asked:
-        columns = {name.strip().lower(): name for name in free if name not in found.values()}
-        column = next((columns[name] for name in _NAMES[what] if name in columns), None)
-        if column and (what not in suits or suits[what]([row.text(column) for row in sample])):
+        columns = {_squeezed(name): name for name in reversed(free) if name not in found.values()}
+        column = next((columns[name] for name in map(_squeezed, _NAMES[what]) if name in columns), None)
+        if column and (what not in suits or suits[what]([*_cells(sample, column)])):
             found[what] = column
     return found
+
+
+def _squeezed(name: str) -> str:
+    """A column's name without case, blanks, underscores and other signs."""
+    return re.sub(r"[\W_]+", "", name).lower()
+
+
+def _cells(sample: Sequence[Row], column: str) -> Iterator[str]:
+    """The cells of a column, without those that have a fault."""
+    for row in sample:
+        with suppress(UserError):
+            yield row.text(column)
 
 
 def column_names(sample: Sequence[Row]) -> list[str]:
@@ -160,9 +177,11 @@ def _unnamed(name: str) -> bool:
     return bool(_UNNAMED.search(name))
 
 
-def _dated(cells: Sequence[str]) -> bool:
+def _dated(reading: Reading, cells: Sequence[str]) -> bool:
     filled = list(filter(None, cells))
-    return bool(filled) and sum(parse_interval(cell) is not None for cell in filled) >= _DATED * len(filled)
+    return bool(filled) and sum(
+        parse_interval(reading.date(cell)) is not None for cell in filled
+    ) >= _DATED * len(filled)
 
 
 def _unique(cells: Sequence[str]) -> bool:

@@ -7,15 +7,18 @@ rows are counted from 1, without the header. Python objects (pandas frames, Hugg
 iterable of mappings) are tables too.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from pbr_jax.base.types import UserError
 from pbr_jax.data import json_stream, tables
-from pbr_jax.data.records import kind, whole
+from pbr_jax.data.records import RecordError, kind, whole
 from pbr_jax.importing import chats, mail
 from pbr_jax.importing.left_out import LeftOut
 
@@ -23,6 +26,7 @@ SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".mbox")
 _PACKED = (".csv", ".tsv", ".jsonl", ".json")  # may end in .gz too
 _COLUMNS = (".csv", ".tsv", ".parquet")  # have the same columns in all rows, so in all files of a folder
 _PARTS = 3  # of an object, that an error names
+_PARTS_OF_DATES = ("%[yY]", "%[mbB]", "%d")
 _EXACT = 2**53  # from here on a float has lost digits of the integer that it was
 
 
@@ -32,9 +36,10 @@ class Row(NamedTuple):
     values: Mapping[str, Any]
     place: str
 
-    def fault(self, column: str, found: str, wanted: str, remedy: str = "correct the row") -> UserError:
+    def fault(self, column: str, found: str, wanted: str, remedy: str = "correct the row") -> RecordError:
         """The error for a cell."""
-        return UserError(f"{self.place}, column '{column}': found {found}, wanted {wanted}; {remedy}")
+        message = f", column '{column}': found {found}, wanted {wanted}; {remedy}"
+        return RecordError(self.place, message, f"rows without {wanted} in column '{column}'")
 
     def text(self, column: str) -> str:
         """A cell as text; "" where there is nothing."""
@@ -56,15 +61,68 @@ class Row(NamedTuple):
         return whole(str(value))
 
 
-def rows(source: str | Path | Iterable[Any], left_out: LeftOut | None = None) -> Iterator[Row]:
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How a table is read.
+
+    Args:
+      encoding: of CSV and TSV. "": UTF-8, or UTF-16 with a byte order mark.
+      date_format: of the dates, as for `datetime.strptime`. "": any form that is not ambiguous.
+      skip_bad: whether rows with a fault are left out and counted.
+      same_id: which row is kept of those with the same id. "refuse": an id that recurs is a fault.
+    """
+
+    encoding: str = ""
+    date_format: str = ""
+    skip_bad: bool = False
+    same_id: Literal["refuse", "first", "last"] = "refuse"
+
+    def __post_init__(self) -> None:
+        if self.same_id not in ("refuse", "first", "last"):
+            raise UserError(f"--same-id is {self.same_id!r:.40}; wanted refuse, first or last")
+        try:
+            " ".encode(self.encoding or "utf-8")
+        except (LookupError, ValueError):
+            raise UserError(
+                f"--encoding: found no encoding {self.encoding!r:.40}; wanted one of Python's, such as cp1252"
+            ) from None
+        if self.date_format and not all(re.search(part, self.date_format) for part in _PARTS_OF_DATES):
+            raise UserError(
+                f"--date-format: found {self.date_format!r:.40}, wanted year, month and day, as in %d/%m/%Y"
+            )
+
+    def date(self, text: str) -> str:
+        """A date as it is written, or in ISO 8601 if `date_format` is given; "" for one of another form."""
+        if not self.date_format:
+            return text
+        try:
+            moment = datetime.strptime(text.strip(), self.date_format)
+        except ValueError:
+            return ""
+        timed = re.search("%[HIMSTXcfrR]", self.date_format)
+        return moment.isoformat() if timed else moment.date().isoformat()
+
+
+def rows(source: str | Path | Iterable[Any], left_out: LeftOut, encoding: str = "") -> Iterator[Row]:
     """The rows of a file, of all files of a folder in the order of their names, or of a Python object.
 
-    `left_out` counts the records that give no row. Raises UserError for what is no table, and for faults in
-    rows when they are reached.
+    `left_out` counts the records that give no row, and receives their faults. Raises UserError for what is no
+    table.
     """
-    left_out = LeftOut() if left_out is None else left_out
-    records = ((_flat(values, place), place) for values, place in _records(source, left_out))
+    records = _flattened(_records(source, left_out, encoding), left_out)
     yield from (Row(values, place) for values, place in chats.rows(records, left_out))
+
+
+def _flattened(
+    records: Iterable[tuple[Mapping[str, Any], str]], left_out: LeftOut
+) -> Iterator[tuple[Mapping[str, Any], str]]:
+    for values, place in records:
+        try:
+            flat = _flat(values, place)
+        except RecordError as fault:
+            left_out.fault(fault)
+        else:
+            yield flat, place
 
 
 def _records(
@@ -72,7 +130,7 @@ def _records(
 ) -> Iterator[tuple[Mapping[str, Any], str]]:
     """Each record as it is written, and where it stands."""
     if not isinstance(source, str | Path):
-        yield from _of_object(source)
+        yield from _of_object(source, left_out)
         return
     path = Path(source)
     if not path.exists():
@@ -84,11 +142,14 @@ def _records(
         )
     if unread := next((path for path in paths if not path.is_file()), None):
         raise UserError(f"{unread}: found no file that can be read, wanted a table; take it out, or mend it")
+    others = [path for path in paths if _format(path) not in (".csv", ".tsv")]
+    if encoding and others:
+        raise UserError(f"{others[0]}: found --encoding {encoding}, which is for CSV and TSV; leave it out")
     mailboxes = [path for path in paths if _format(path) == ".mbox"]
     yield from mail.rows(mailboxes, left_out)  # together, since a message may answer one of another file
     columns: list[str] = []
     for one in (path for path in paths if path not in mailboxes):
-        table = _of_file(one)
+        table = _of_file(one, left_out, encoding)
         first = next(table, None)
         if first is None:
             continue
@@ -115,14 +176,16 @@ def _format(path: Path) -> str:
     return inner if suffix != ".gz" or inner in _PACKED else suffix
 
 
-def _of_file(path: Path) -> Iterator[tuple[Mapping[str, Any], str]]:
+def _of_file(path: Path, left_out: LeftOut, encoding: str) -> Iterator[tuple[Mapping[str, Any], str]]:
     form = _format(path)
     if form in _COLUMNS:
-        records = tables.parquet(path) if form == ".parquet" else tables.separated(path)
+        parquet = form == ".parquet"
+        records = tables.parquet(path) if parquet else tables.separated(path, encoding, left_out.fault)
         yield from ((record.values, f"{path}: {record.label}") for record in records)
     elif form in (".jsonl", ".json"):
         listed = form == ".json" and json_stream.is_list(path)
-        records = (json_stream.records if listed else json_stream.lines)(path, unique=True)
+        read = json_stream.records if listed else json_stream.lines
+        records = read(path, unique=True, on_fault=left_out.fault)
         for number, record in enumerate(records, start=1):
             yield record.values, f"{path}: row {number}"
     else:
@@ -132,7 +195,7 @@ def _of_file(path: Path) -> Iterator[tuple[Mapping[str, Any], str]]:
         )
 
 
-def _of_object(source: Iterable[Any]) -> Iterator[tuple[Mapping[str, Any], str]]:
+def _of_object(source: Iterable[Any], left_out: LeftOut) -> Iterator[tuple[Mapping[str, Any], str]]:
     """A pandas frame, a dataset of Hugging Face, or any iterable of mappings."""
     frame: Any = source
     if hasattr(frame, "itertuples"):
@@ -141,8 +204,10 @@ def _of_object(source: Iterable[Any]) -> Iterator[tuple[Mapping[str, Any], str]]
         source = (dict(zip(names, values)) for values in frame.itertuples(index=False, name=None))
     for number, values in enumerate(source, start=1):
         if not isinstance(values, Mapping):
-            raise UserError(f"row {number}: found {kind(values)}, wanted a mapping of columns to values")
-        yield {str(name): value for name, value in values.items()}, f"row {number}"
+            message = f": found {kind(values)}, wanted a mapping of columns to values"
+            left_out.fault(RecordError(f"row {number}", message, "records that are no mapping"))
+        else:
+            yield {str(name): value for name, value in values.items()}, f"row {number}"
 
 
 def _flat(values: Mapping[str, Any], place: str) -> dict[str, Any]:
@@ -154,6 +219,7 @@ def _flat(values: Mapping[str, Any], place: str) -> dict[str, Any]:
         parts = _flat(value, place) if isinstance(value, Mapping) else {}
         named = {f"{name}.{part}": one for part, one in parts.items()}
         if twins := flat.keys() & named.keys():
-            raise UserError(f"{place}: found the column {min(twins)!r} twice, wanted one; rename it")
+            message = f": found the column {min(twins)!r} twice, wanted one; rename it"
+            raise RecordError(place, message, "records with a column twice")
         flat |= named
     return flat

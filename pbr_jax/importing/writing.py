@@ -19,13 +19,14 @@ from typing import Any, NamedTuple
 from pbr_jax.base import terminal
 from pbr_jax.base.files import write_lines, write_text
 from pbr_jax.base.types import UserError
-from pbr_jax.data.dates import parse_interval, readable
+from pbr_jax.base.words import person
+from pbr_jax.data.dates import parse_exact, readable
 from pbr_jax.data.own import DOCUMENTS, LEFT_OUT
-from pbr_jax.data.records import whole
+from pbr_jax.data.records import RecordError, whole
 from pbr_jax.importing import task_file
 from pbr_jax.importing.columns import Columns, column_names, flag, proposed, proposed_documents
 from pbr_jax.importing.left_out import LeftOut
-from pbr_jax.importing.tables import Row, rows
+from pbr_jax.importing.tables import Reading, Row, rows
 from pbr_jax.options import Benchmark
 
 Table = str | Path | Iterable[Any]
@@ -115,6 +116,7 @@ def import_table(
     documents: Table | None = None,
     task: str = "",
     user_is: task_file.UserIs | None = None,
+    reading: Reading = Reading(),  # noqa: B008
 ) -> Imported:
     """Writes a table (`tables.rows`) as a folder; the folder is new or empty.
 
@@ -124,6 +126,7 @@ def import_table(
       documents: the table of documents; None: the rows of `source` are.
       task: a benchmark's name or a TOML file, whose task is taken; "": one is made of the answers.
       user_is: whether the user wrote the answers or got them, for the wording; None: that is asked.
+      reading: how the rows of both tables are read.
 
     Raises UserError for a folder that holds something, for columns that are not there or cannot be guessed,
     and for rows without a user or an input, with an id that stands twice, a date that cannot be read, or
@@ -138,12 +141,12 @@ def import_table(
     wanted.check()
     given = columns or Columns()
     shown = given if documents is None else replace(given, document=())
-    left_out = LeftOut()
-    questions, of, unused = _opened(source, proposed, shown, left_out)
+    left_out = LeftOut(skip_bad=reading.skip_bad)
+    questions, of, unused = _opened(source, proposed, shown, left_out, reading)
     own = None
     if documents is not None:
         known = replace(of, document=given.document)
-        documents, own, more = _opened(documents, proposed_documents, known, left_out)
+        documents, own, more = _opened(documents, proposed_documents, known, left_out, reading)
         unused = tuple(dict.fromkeys((*unused, *more)))
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (
@@ -152,7 +155,8 @@ def import_table(
     ):
         made = Path(scratch, "made")
         made.mkdir()
-        told = _Import(database, of, own, made, _name(source)).write(questions, documents, wanted)
+        writer = _Import(database, of, own, made, _name(source), left_out, reading)
+        told = writer.write(questions, documents, wanted)
         if left_out.count:
             write_lines(made / LEFT_OUT, (f"{line}\n" for line in left_out.lines()))
         made.replace(folder)  # at once, so that no half of it is ever taken for data
@@ -164,20 +168,30 @@ def _name(source: Table) -> str:
 
 
 def _opened(
-    source: Table, propose: Callable[[Columns, Sequence[Row]], Columns], given: Columns, left_out: LeftOut
+    source: Table,
+    propose: Callable[[Columns, Sequence[Row], Reading], Columns],
+    given: Columns,
+    left_out: LeftOut,
+    reading: Reading,
 ) -> tuple[Iterator[Row], Columns, tuple[str, ...]]:
     """All rows, the columns that are proposed from the first of them, and those that are not used."""
-    table = rows(source, left_out)
+    table = rows(source, left_out, reading.encoding)
     sample = list(islice(table, _SAMPLE))
     if not sample:
-        found = "; ".join(["found no row, wanted at least one", *left_out.lines()])
-        raise UserError(f"{_name(source)}: {found}")
+        raise _no_row(source, left_out)
     try:
-        columns = propose(given, sample)
+        columns = propose(given, sample, reading)
     except UserError as error:
         raise UserError(f"{_name(source)}: {error}") from None
     used = columns.named.values()
     return chain(sample, table), columns, tuple(name for name in column_names(sample) if name not in used)
+
+
+def _no_row(source: Table, left_out: LeftOut) -> UserError:
+    """The error for a table of which no row is left."""
+    left_out.refuse()
+    found = "; ".join(["found no row, wanted at least one", *left_out.lines()])
+    return UserError(f"{_name(source)}: {found}")
 
 
 class _Cells(NamedTuple):
@@ -186,8 +200,10 @@ class _Cells(NamedTuple):
     user: str
     id: str
     moment: float | None
+    finer: float  # what the moment's float lacks
     until: float | None
     shown: bool  # whether its document has a text; without one there is no document
+    spelled: str  # the user's name as the table has it
     record: dict[str, Any]
 
 
@@ -195,9 +211,17 @@ class _Import:
     """One import: rows go into a database on disk, and come out user by user in the order of time."""
 
     def __init__(
-        self, database: sqlite3.Connection, columns: Columns, own: Columns | None, folder: Path, name: str
+        self,
+        database: sqlite3.Connection,
+        columns: Columns,
+        own: Columns | None,
+        folder: Path,
+        name: str,
+        left_out: LeftOut,
+        reading: Reading,
     ) -> None:
         self.name, self.longest, self.one_paragraph = name, 0, True
+        self.left_out, self.reading = left_out, reading
         for pragma in ("journal_mode=OFF", "synchronous=OFF", f"cache_size=-{_MEMORY}"):
             database.execute(f"PRAGMA {pragma}")  # what a crash leaves of it is thrown away
         self.database, self.columns, self.own, self.folder = database, columns, own, folder
@@ -213,8 +237,12 @@ class _Import:
             self.database.execute("CREATE VIEW documents AS SELECT * FROM rows")
         else:
             self._read("documents", documents, self.own, "user, id")
+        self.left_out.refuse()
+        while wrong := self._wrong_ids():
+            self.left_out.refuse()
+            self.database.executemany("DELETE FROM rows WHERE number = ?", wrong)
         self._count()
-        self._check_ids()
+        self._measure()
         told = self.told
         made = (
             task_file.taken(wanted.task, self.shown)
@@ -239,27 +267,39 @@ class _Import:
 
     def _read(self, name: str, table: Iterable[Row], of: Columns, unique: str) -> None:
         self.database.execute(
-            f"CREATE TABLE {name} (number INTEGER PRIMARY KEY, user TEXT, id TEXT, moment REAL, until REAL, "
-            f"shown INTEGER, record TEXT, place TEXT, UNIQUE ({unique}))"
+            f"CREATE TABLE {name} (number INTEGER PRIMARY KEY, user TEXT, id TEXT, moment REAL, finer REAL, "
+            f"until REAL, shown INTEGER, spelled TEXT, record TEXT, place TEXT, UNIQUE ({unique}))"
         )
+        same = f"SELECT place FROM {name} WHERE ({unique}) = ({', '.join('?' * len(unique.split(',')))})"
+        put = f"INSERT OR REPLACE INTO {name} VALUES ({', '.join('?' * 10)})"
         with terminal.bar(desc=name, unit="row") as bar:
             for number, row in enumerate(table):
-                cells = self._cells(row, number, of)
-                taken = self.database.execute(
-                    f"INSERT OR IGNORE INTO {name} VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                    (number, *cells[:5], json.dumps(cells.record), row.place),
-                )
-                if not taken.rowcount:
-                    raise row.fault(of.id, f"{cells.id!r} a second time", "ids that are unique")
                 bar.update(1)
-        self.database.execute(f"CREATE INDEX {name}_by_user ON {name} (user, moment, number)")
+                try:
+                    cells = self._cells(row, number, of)
+                except RecordError as fault:
+                    self.left_out.fault(fault)
+                    continue
+                key = (cells.id,) if unique == "id" else (cells.user, cells.id)
+                keep, earlier = self.reading.same_id, self.database.execute(same, key).fetchone()
+                if earlier and keep == "refuse":
+                    found = f"{cells.id!r} a second time"
+                    self.left_out.fault(row.fault(of.id, found, "ids that are unique"))
+                elif earlier:
+                    place = row.place if keep == "first" else earlier[0]
+                    self.left_out.add(f"rows with an id that recurs, whose {keep} row is kept", place)
+                if not earlier or keep == "last":
+                    values = (number, *cells[:-1], json.dumps(cells.record), row.place)
+                    self.database.execute(put, values)
+        self.database.execute(f"CREATE INDEX {name}_by_user ON {name} (user, moment, finer, number)")
 
     def _cells(self, row: Row, number: int, of: Columns) -> _Cells:
         """A row's cells as the files have them."""
         cells: dict[str, Any] = {}
         for what, name in of.named.items():
             cells[what] = _ids(row, name) if what in ("relevant", "history") else row.text(name)
-        cells |= {what: cells[what].strip() for what in ("user", "id", "category") if what in cells}
+        spelled, cells["user"] = cells["user"], person(cells["user"])
+        cells |= {what: cells[what].strip() for what in ("id", "category") if what in cells}
         for what in ("user", "input"):
             if what in cells and not cells[what].strip():
                 raise row.fault(getattr(of, what), "nothing", "a text", "fill it in, or take the row out")
@@ -268,20 +308,38 @@ class _Import:
         shown = any(row.text(name).strip() for name in self.shown)
         if of is self.own and not shown:
             raise row.fault(of.document[0], "nothing", "a text", "fill it in, or take the row out")
-        moment, until = _interval(row, of.time, cells["time"]) if of.time else (None, None)
-        if of is self.columns:
-            target = cells.get("output", "").strip()
+        moment, until, finer = self._date(row, of.time, cells) if of.time else (None, None, 0.0)
+        name = cells.get("id") or f"{'row' if of is self.columns else 'document'}-{number + 1}"
+        return _Cells(cells["user"], name, moment, finer, until, shown, spelled, {**cells, "id": name})
+
+    def _date(self, row: Row, column: str, cells: dict[str, Any]) -> tuple[float, float, float]:
+        """The moments of a row's date (`parse_exact`), which stands in the cells as data has it."""
+        written, form = cells["time"], self.reading.date_format
+        cells["time"] = self.reading.date(written)
+        if (found := parse_exact(cells["time"])) is not None:
+            return found
+        raise row.fault(
+            column, f"{written!r:.40}",
+            f"a date of the form {form}" if form else "a date such as 2024-02-03 or 2024-02-03T14:05",
+            "write it so, or name its form, such as --date-format %d/%m/%Y; only where the oldest row is the "
+            "first may --time be left out instead",
+        )  # fmt: skip
+
+    def _measure(self) -> None:
+        """Counts the answers, of which the task is made."""
+        for (record,) in self.database.execute("SELECT record FROM rows ORDER BY number"):
+            target = json.loads(record).get("output", "").strip()
             self.told.without_answer += not target
             self.longest = max(self.longest, len(target))
             self.one_paragraph &= "\n\n" not in target
             if target and (len(self.targets) < _TARGETS or target in self.targets):
                 self.targets[target] += 1
-        name = cells.get("id") or f"{'row' if of is self.columns else 'document'}-{number + 1}"
-        return _Cells(cells["user"], name, moment, until, shown, {**cells, "id": name})
 
     def _count(self) -> None:
         told, count = self.told, "SELECT count(*), count(DISTINCT user) FROM rows"
         told.questions, told.users = self.database.execute(count).fetchone()
+        if not told.questions:
+            raise _no_row(self.name, self.left_out)
         (told.documents,) = self.database.execute("SELECT count(*) FROM documents WHERE shown").fetchone()
         if self.own is None and told.users == told.questions > 1:
             raise UserError(
@@ -304,9 +362,11 @@ class _Import:
             return "d.until < r.moment"
         return "d.number < r.number" if self.own is None else "1"
 
-    def _check_ids(self) -> None:
-        """That named documents are the user's, and relevant ones among those that the question sees."""
-        earlier = "(ifnull(d.moment, 0), d.number) < (ifnull(r.moment, 0), r.number)"
+    def _wrong_ids(self) -> list[tuple[int]]:
+        """The numbers of rows that name a document which is not the user's, or a relevant one that the
+        question does not see. Each is a fault."""
+        earlier = "(ifnull(d.moment, 0), d.finer, d.number) < (ifnull(r.moment, 0), r.finer, r.number)"
+        numbers: dict[tuple[int], None] = {}
         faults = {
             "history": (earlier, "no earlier row of the user") if self.own is None
             else ("1", "no document of the user"),
@@ -316,15 +376,18 @@ class _Import:
             if not (column := getattr(self.columns, what)):
                 continue
             wrong = self.database.execute(
-                f"SELECT r.place, named.value FROM rows r, json_each(r.record, '$.{what}') named "
+                f"SELECT r.number, r.place, named.value FROM rows r, json_each(r.record, '$.{what}') named "
                 "WHERE NOT EXISTS "
                 f"(SELECT 1 FROM documents d WHERE d.user = r.user AND d.id = named.value AND d.shown "
                 f"AND {condition}) "
-                "ORDER BY r.number LIMIT 1"
-            ).fetchone()
-            if wrong is not None:
-                wanted = f"ids of {'earlier rows' if self.own is None else 'documents'} of the user"
-                raise Row({}, wrong[0]).fault(column, f"{wrong[1]!r:.60}, {found}", wanted)
+                "ORDER BY r.number"
+            )
+            wanted = f"ids of {'earlier rows' if self.own is None else 'documents'} of the user"
+            for number, place, value in wrong:
+                if (number,) not in numbers:
+                    self.left_out.fault(Row({}, place).fault(column, f"{value!r:.60}, {found}", wanted))
+                numbers[number,] = None
+        return list(numbers)
 
     def _documents(self) -> Iterator[dict[str, Any]]:
         """A record of every document."""
@@ -356,8 +419,8 @@ class _Import:
         files, so that a sample of the questions is that of any other reader of them."""
         order, place = "number", "0"
         if self.own is None:
-            order = "user, moment, number"
-            place = "row_number() OVER (PARTITION BY user ORDER BY moment, number) - 1"
+            order = "user, moment, finer, number"
+            place = "row_number() OVER (PARTITION BY user ORDER BY moment, finer, number) - 1"
         for user, record, at in self.database.execute(
             f"SELECT user, record, {place} FROM {table} ORDER BY {order}"
         ):
@@ -386,6 +449,15 @@ class _Import:
             notes.append("no column of answers: only which documents are found can be measured")
         elif told.without_answer:
             notes.append(f"{told.without_answer} rows have no answer: they are not scored")
+        spellings = (
+            "SELECT user FROM (SELECT user, spelled FROM rows UNION SELECT user, spelled FROM documents) "
+            "GROUP BY user HAVING count(*) > 1 ORDER BY user"
+        )
+        if joined := self.database.execute(spellings).fetchall():
+            notes.append(
+                f"{len(joined)} users are spelled in several ways, which differ in blanks, invisible "
+                f"characters or the form of Unicode, and count as one each: {joined[0][0]!r:.60} is the first"
+            )
         self.database.create_function("hash", 1, hash)  # texts are long to sort
         copies = "SELECT count(*) - 1 AS more FROM rows GROUP BY user, hash(json_remove(record, '$.id'))"
         if more := self.database.execute(f"SELECT sum(more) FROM ({copies})").fetchone()[0]:
@@ -393,16 +465,6 @@ class _Import:
         if not of.relevant:
             notes.append("no column of relevant ids (--relevant): recall is not measured")
         told.examples = [_line(question) for question in islice(self._questions(), _SHOWN)]
-
-
-def _interval(row: Row, column: str, text: str) -> tuple[float, float]:
-    """The first and the last moment of a date."""
-    if (found := parse_interval(text)) is not None:
-        return found
-    raise row.fault(
-        column, f"{text!r:.40}", "a date such as 2024-02-03 or 2024-02-03T14:05",
-        "write it so; only where the oldest row is the first may --time be left out instead",
-    )  # fmt: skip
 
 
 def _ids(row: Row, name: str) -> list[str]:

@@ -269,10 +269,18 @@ def check_prompt(prompt: Any) -> None:
             check_text(message.get(name), f"field {name!r} of message {place}")
 
 
+def brief(value: Any) -> str:
+    """A value as Python writes it, cut to 40 characters; its type where Python refuses to write it."""
+    try:
+        return f"{value!r:.40}"
+    except Exception:  # such as a number of more than 4300 digits
+        return type(value).__name__
+
+
 def check_text(text: Any, what: str) -> None:
     """Raises UserError if this is not a text, or contains an unpaired surrogate."""
     if not isinstance(text, str):
-        raise UserError(f"{what} is {text!r:.40}, want a text; give an empty one where nothing is said")
+        raise UserError(f"{what} is {brief(text)}, want a text; give an empty one where nothing is said")
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, ClassVar, Literal, TypeVar
 
+import numpy as np
+
 from pbr_jax.base.types import UserError
 
 IDLE = {"idle": True}
@@ -113,8 +115,17 @@ def members_in(hint: Any) -> "type[Options] | None":
     return next((kind for kind in kinds if _is_class_of_options(kind)), None)
 
 
+def as_python(value: Any) -> Any:
+    """The value with numbers and arrays of NumPy as Python's numbers and lists, also in a list or tuple."""
+    if type(value) in (list, tuple):
+        return type(value)(map(as_python, value))
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
+
+
 def checked(name: str, value: Any, hint: Any) -> Any:
-    """The value, if it has the field's type (an int is also accepted as a float). Otherwise a UserError."""
+    """The value, if it has the field's type. Otherwise a UserError. An int is also accepted as a float, and
+    a number of NumPy as Python's."""
+    value = as_python(value)
     origin = typing.get_origin(hint)
     if origin is Literal:
         if value in typing.get_args(hint):

@@ -10,6 +10,7 @@ import math
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from sqlite3 import Connection
@@ -284,7 +285,7 @@ class Stores:
             if document is not None:
                 return erase_document(store, self.log, document)
             check_filled(user, "user")
-            return erase_user(store, self.log, user or "")
+            return erase_user(store, self.log, store.named(user or ""))
 
     def _existing(self) -> Log:
         if not self.exists:
@@ -366,14 +367,14 @@ class Living(abc.ABC):
         if user == "":
             raise UserError('user is "", want a user\'s name; to show documents to all users use add_shared')
         check_filled(user, "user")
-        return self._add(user, documents)
+        name = self.store.named(user)
+        return self._add([replace(document, user_id=name) for document in check_documents(documents, user)])
 
     def add_shared(self, documents: Iterable[Document | str]) -> list[Document]:
         """Adds documents for all users, like `add`. A `Document` has user_id "" and shared True."""
-        return self._add("", documents)
+        return self._add(check_documents(documents, ""))
 
-    def _add(self, user: str, documents: Iterable[Document | str]) -> list[Document]:
-        new = check_documents(documents, user)
+    def _add(self, new: list[Document]) -> list[Document]:
         if taken := [document.id for document in new if document.id.startswith(MADE)]:
             raise UserError(f"document {taken[0]!r} is called as those of remarks are; give it another id")
         with self._changing(grows=True) as store:
@@ -389,6 +390,7 @@ class Living(abc.ABC):
         Raises UserError for an unknown user.
         """
         check_filled(user, "user")
+        user = self.store.named(user)
         self.store.history(user)  # an unknown user is an error before anything is copied
         if self._living is not None and self.remarks.exists:
             self.remarks.erase(user=user)
@@ -437,6 +439,7 @@ class Living(abc.ABC):
         """
         check_filled(user, "user")
         check_filled(remark, "the remark")
+        user = self.store.named(user)
         if request is not None:
             check_filled(request, "request")
         if not dry:

@@ -23,7 +23,7 @@ from pbr_jax.base.locks import require_locks
 from pbr_jax.base.types import UserError
 from pbr_jax.config import Config, ConfigFile, Overrides
 from pbr_jax.eval.run_files import verified
-from pbr_jax.experiment.plan import Plan, require_one_process
+from pbr_jax.experiment.plan import Plan, check_process
 from pbr_jax.experiment.run import Results, run
 from pbr_jax.experiment.run_folder import OWNER
 from pbr_jax.graph.lists import tree
@@ -56,7 +56,7 @@ def sweep(
 
     Raises UserError after all runs have ended, if some failed. The message names them.
     """
-    require_one_process()
+    check_process()
     out, base = Path(out), base or file.config
     planned = trials(file, base)
     chosen, earlier, same = planned[part], own(out), identity(file, base)

@@ -27,6 +27,7 @@ from pbr_jax.config.schema import SLOTS, members
 from pbr_jax.config.schema import values as values_of
 from pbr_jax.eval.run_files import flat
 from pbr_jax.experiment.plan import Plan
+from pbr_jax.options.base import as_python
 from pbr_jax.stages.run import line
 
 
@@ -151,7 +152,7 @@ def _as_fields(entry: Mapping[Any, Any], base: Config, file: Path) -> dict[Any, 
     fields: dict[Any, Any] = {}
     for name, value in entry.items():
         if name not in SLOTS or not isinstance(value, SLOTS[name]):
-            fields[name] = value
+            fields[name] = as_python(value)
             continue
         changes = _changes(base, replace(base, **{name: value}), file)
         chosen = {field: one for field, one in changes.items() if field.startswith(f"{name}.")}

@@ -1,13 +1,14 @@
 """The notations of the benchmarks, against the calendar of the standard library."""
 
 import math
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
+from email.utils import format_datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pbr_jax.data.dates import parse_interval, parse_time, readable
+from pbr_jax.data.dates import parse_exact, parse_interval, parse_time, readable
 
 
 def seconds(*parts: int) -> float:
@@ -45,6 +46,21 @@ def seconds(*parts: int) -> float:
         ("20180307.0", seconds(2018, 3, 7)),
         ("201803071205", seconds(2018, 3, 7, 12, 5)),
         ("20180307120506", seconds(2018, 3, 7, 12, 5, 6)),
+        ("2024-01-01 10:00:01 UTC", seconds(2024, 1, 1, 10, 0, 1)),
+        ("2024-01-01T10:00 gmt", seconds(2024, 1, 1, 10)),
+        ("2024-01-01 10:00:00 +0230", seconds(2024, 1, 1, 7, 30)),
+        ("Mon, 01 Jan 2024 10:00:00 GMT", seconds(2024, 1, 1, 10)),
+        ("1 Jan 2024 10:00 EST", seconds(2024, 1, 1, 15)),
+        ("Mon Jan 01 2024 10:00:00 GMT+0100 (Central European Standard Time)", seconds(2024, 1, 1, 9)),
+        ("2024-01-01 01:30 PM", seconds(2024, 1, 1, 13, 30)),
+        ("2024/1/1, 12:00:05 am UTC", seconds(2024, 1, 1, 0, 0, 5)),
+        ("Jan 5, 2024 01:30 p.m.", seconds(2024, 1, 5, 13, 30)),
+        ("2024-01-01 24:00:00", seconds(2024, 1, 2)),
+        ("2024-12-31T24:00Z", seconds(2025, 1, 1)),
+        ("2024-01-01T24:00:00+01:00", seconds(2024, 1, 1, 23)),
+        ("2024-01-01 10:00:00,250", seconds(2024, 1, 1, 10) + 0.25),
+        ("45292.5", seconds(2024, 1, 1, 12)),
+        ("45292.41666666667", seconds(2024, 1, 1, 10)),
     ],
 )
 def test_every_notation_is_read(text: str, expected: float) -> None:
@@ -56,7 +72,9 @@ def test_every_notation_is_read(text: str, expected: float) -> None:
     ["", "soon", "2023-02-29", "2018-13-01", "2018-00-01", "0000", "13:00 pm on 1 May, 2023",
      "0:30 am on 1 May, 2023", "2024/Foo/14/09:14 AM", "2023/05/20 (Sat) 25:00", "12", "123456",
      "99999999999", "20181307", "201803072400", "20180307120060", "15886877289230", "15886877289230000",
-     "1" * 20, "2009.5", "1.588687728923e+12"],
+     "1" * 20, "2009.5", "1.588687728923e+12", "Mon, 01 Jan 2024 10:00:00 CET", "2018-03-07 -0500",
+     "2024-01-01 24:00:01", "2024-01-01 24:30", "2024-13-01 01:30 PM", "2024-01-01 13:30 PM", "03/04/2024",
+     "Mon, 32 Jan 2024 10:00:00 GMT", "19999", "80000", "-45292", "1:" * 5000, "10:00" + "1" * 5000],
 )  # fmt: skip
 def test_what_is_no_date_is_none(text: str) -> None:
     assert parse_time(text) is None
@@ -79,6 +97,8 @@ def test_what_is_no_date_is_none(text: str) -> None:
         ("2023/05/20 (Sat)", (2023, 5, 20), (2023, 5, 21)),
         ("2024/Dec/31", (2024, 12, 31), (2025, 1, 1)),
         ("20 September, 2023", (2023, 9, 20), (2023, 9, 21)),
+        ("Jan 5, 2024", (2024, 1, 5), (2024, 1, 6)),
+        ("45292", (2024, 1, 1), (2024, 1, 2)),
     ],
 )
 def test_a_date_without_a_clock_lasts_until_the_next_one_begins(
@@ -128,6 +148,36 @@ def test_a_calendar_date_in_digits_is_never_taken_for_a_count(moment: datetime) 
     expected = moment.replace(microsecond=0, tzinfo=UTC).timestamp()
     assert parse_time(moment.strftime("%Y%m%d%H%M%S")) == expected
     assert parse_time(moment.strftime("%Y%m%d%H%M")) == expected - moment.second
+
+
+OFFSETS = st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
+
+
+@given(st.datetimes(min_value=datetime(1900, 1, 1), max_value=datetime(2099, 12, 31), timezones=OFFSETS))
+def test_a_moment_is_one_in_the_forms_of_programs(moment: datetime) -> None:
+    moment = moment.replace(microsecond=0)
+    forms = [
+        moment.isoformat(),
+        format_datetime(moment),
+        moment.strftime("%a %b %d %Y %H:%M:%S GMT%z (Some Time)"),
+        moment.strftime("%Y-%m-%d %H:%M:%S %z"),
+        moment.astimezone(UTC).strftime("%Y-%m-%d %I:%M:%S %p"),
+        moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
+    ]
+    assert {parse_time(form) for form in forms} == {moment.timestamp()}
+
+
+@given(st.lists(st.integers(0, 10**18), min_size=2, max_size=5), st.integers(0, 999))
+def test_nanoseconds_are_in_their_order(moments: list[int], near: int) -> None:
+    """As numbers and as ISO 8601: by the float, and then by what it lacks."""
+    moments += [10**17 + moment % 1000 + near for moment in moments]
+
+    def iso(moment: int) -> str:
+        return f"{datetime.fromtimestamp(moment // 10**9, UTC):%Y-%m-%dT%H:%M:%S}.{moment % 10**9:09}Z"
+
+    for write in (iso, lambda moment: str(moment + 10**18)):
+        keys = {moment: parse_exact(write(moment)) for moment in moments}
+        assert sorted(keys, key=lambda m: (keys[m][0], keys[m][2])) == sorted(keys)  # type: ignore[index]
 
 
 @given(st.text(max_size=40))

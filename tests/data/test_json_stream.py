@@ -1,5 +1,6 @@
 """Streams equal what the standard library reads, faults are told apart, memory stays flat."""
 
+import io
 import json
 import os
 import tempfile
@@ -84,6 +85,29 @@ def test_a_bad_line_is_one_clear_line(tmp_path: Path, content: bytes, message: s
     with pytest.raises(UserError) as error:
         deque(json_stream.lines(path), maxlen=0)
     assert message in str(error.value)
+
+
+class Counting(io.BytesIO):
+    reads = 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        self.reads += 1
+        return super().read(size)
+
+
+@pytest.mark.parametrize("blank", [b" ", b"\n", b"\t\r\n"])
+def test_blanks_by_the_megabyte_are_read_in_few_steps(tmp_path: Path, blank: bytes) -> None:
+    blanks = blank * (4_000_000 // len(blank))
+    for content, first in ((blanks + b"[1]", b"["), (blanks, b"")):
+        file = Counting(content)
+        assert json_stream._first_byte(file) == first
+        assert file.reads < 100
+        assert file.tell() == 0
+    path = tmp_path / "blank.jsonl"
+    path.write_bytes(blanks + b'\n{"a": 1}\n' + blanks + b'\n{"a": 2}')
+    assert values(json_stream.lines(path)) == [{"a": 1}, {"a": 2}]
+    path.write_bytes(blanks + b"[" + blanks + b'{"a": 1}' + blanks + b"]" + blanks)
+    assert values(json_stream.records(path)) == [{"a": 1}]
 
 
 def test_a_small_file_holds_one_object(tmp_path: Path) -> None:

@@ -33,6 +33,16 @@ def seen(root: Path, **keys: Any) -> list[str]:
     return [document.id for document in read(root)[0].profile]
 
 
+@pytest.mark.parametrize("name", ["task.toml", "documents.jsonl"])
+def test_a_link_to_nothing_is_no_missing_file(tmp_path: Path, name: str) -> None:
+    write(tmp_path, [{"id": "q", "user": "ann", "input": "?", "target": "x"}])
+    assert data.validate(Benchmark(name="own", root=str(tmp_path)))
+    (tmp_path / name).unlink(missing_ok=True)
+    (tmp_path / name).symlink_to(tmp_path / "gone" / name)
+    with pytest.raises(UserError, match=name):
+        data.validate(Benchmark(name="own", root=str(tmp_path)))
+
+
 def test_a_question_sees_what_came_before_it(tmp_path: Path) -> None:
     assert seen(tmp_path) == ["a", "b", "c", "d"]
     assert seen(tmp_path, time="2024-01-31") == ["c", "d"]  # all of January is not before its last day

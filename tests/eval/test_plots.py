@@ -8,6 +8,15 @@ from pbr_jax.eval.plots import available, course, plane, svg
 pytest.importorskip("matplotlib")
 
 
+@pytest.mark.parametrize("label", ["_baseline", "__", "_a_ $x$", "plain"])
+def test_every_label_is_in_the_legend(label: str):
+    blocks = {label: [(1, 0.1, 0.2)], "other": [(1, 0.1, 0.2)]}
+    for figure in (course(blocks, "rouge1"), plane({label: np.eye(3), "other": np.ones((2, 3))})):
+        texts = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+        assert texts == [label.replace("$", r"\$"), "other"]
+        assert "\u200b" not in svg(figure, title="A title")
+
+
 def test_svg_is_one_element_and_reproducible():
     series = {"den<se$ " + "x" * 99: [(4, 0.5, 0.5), (8, 0.25, 0.375)]}
     first, second = (svg(course(series, "accuracy")) for _ in range(2))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pbr_jax.importing.left_out import LeftOut
 from pbr_jax.importing.quotes import of_html, own_text
 from pbr_jax.importing.tables import rows
 
@@ -149,5 +150,5 @@ def test_only_prose_is_a_text_and_every_sender_is_one_person(tmp_path: Path) -> 
         mail.add_attachment(inner)
         box.add(mail)
     box.close()
-    found = [(row.values["user"], row.values["output"]) for row in rows(tmp_path / "t.mbox")]
+    found = [(row.values["user"], row.values["output"]) for row in rows(tmp_path / "t.mbox", LeftOut())]
     assert found == [(f"{name.lower()}@x.example", f"{name} is here.\n\nMe too.") for name, _ in listed]
