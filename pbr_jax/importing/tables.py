@@ -126,7 +126,7 @@ def _flattened(
 
 
 def _records(
-    source: str | Path | Iterable[Any], left_out: LeftOut
+    source: str | Path | Iterable[Any], left_out: LeftOut, encoding: str
 ) -> Iterator[tuple[Mapping[str, Any], str]]:
     """Each record as it is written, and where it stands."""
     if not isinstance(source, str | Path):
