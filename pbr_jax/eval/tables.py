@@ -246,23 +246,6 @@ def costs(rows: Sequence[Row]) -> list[Block]:
     return [*_showing(known), *_expanding(known), *_choosing(known), *_written_orders(known)]
 
 
-def throughput(rows: Sequence[Row]) -> dict[str, float]:
-    """Questions a second by the rows' labels, from expanding to answering; a row that was not timed has none.
-
-    Where no row answers it is that of finding documents. Beside rows that answer, a row that does not has
-    none: it did less. What was made before the questions came, such as vectors of documents, is not in it.
-    """
-    timed = {row.label: [run for run in row.runs if run.seconds.get("rank", 0) > 0] for row in rows}
-    answering = any("generate" in run.seconds for row in rows for run in row.runs)
-    parts = ("rank", "generate") if answering else ("rank",)
-    rates = {}
-    for label, runs in timed.items():
-        if runs and all(part in run.seconds for run in runs for part in parts):
-            examples = sum(run.counts.get("examples", run.n) for run in runs)  # unscored ones too
-            rates[label] = examples / sum(run.seconds[part] for run in runs for part in parts)
-    return rates
-
-
 _Costs = Sequence[tuple[Row, Mapping[str, float], Mapping[str, float]]]
 
 
@@ -310,7 +293,8 @@ def _expanding(known: _Costs) -> list[Block]:
 def _choosing(known: _Costs) -> list[Block]:
     if not any(counts.get("select_calls") for _, counts, _ in known):
         return []
-    lines, speeds = [], throughput([row for row, _, _ in known])
+    timed = [part for part in ("rank", "generate") if any(seconds.get(part) for _, _, seconds in known)]
+    lines = []
     for row, counts, seconds in known:
         cells = [row.label]
         for part in ("select", "generate"):
@@ -318,7 +302,9 @@ def _choosing(known: _Costs) -> list[Block]:
             cells += [
                 _short(value / counts["examples"]) for value in (*totals, seconds.get(f"{part}_llm", 0))
             ]
-        lines.append([*cells, _short(speeds[row.label]) if row.label in speeds else ABSENT])
+        spent = [seconds.get(part, 0) for part in timed]  # who does less than others has no speed
+        speed = _short(counts["examples"] / sum(spent)) if spent and all(spent) else ABSENT
+        lines.append([*cells, speed])
     names = ("calls", "prompt tokens", "tokens scored or written", "seconds")
     header = ["run", *(f"{part}: {name}" for part in ("choosing", "answering") for name in names),
               "questions a second"]  # fmt: skip

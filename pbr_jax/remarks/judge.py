@@ -40,17 +40,14 @@ class Judgement(NamedTuple):
 
 @runtime_checkable
 class Judge(Protocol):
-    """Makes a claim of a remark, and judges it."""
+    """Makes a claim of a remark, and judges it. `name` says which model or script it is, and `prompt_hash` is
+    the hash of its wording."""
 
     @property
-    def name(self) -> str:
-        """Which model or script it is."""
-        ...
+    def name(self) -> str: ...
 
     @property
-    def prompt_hash(self) -> str:
-        """The hash of its wording."""
-        ...
+    def prompt_hash(self) -> str: ...
 
     def summarise(self, text: str) -> str:
         """The claim that a remark makes, in a sentence or two; "" where it makes none."""

@@ -68,3 +68,7 @@ def test_the_report_says_what_choosing_and_answering_cost(study: list[Path]):
     assert cells[1:] == ["2", "1,000", "5", "0.5", "1", "200", "10", "0.2", "1.25"]
     shares = cells_of(told, "Orders that a language model wrote")[1:]
     assert shares == ["40", "10.0%", "25.0%", "0.0%", "0.0%"]
+    change(study[1], counts={"examples": 20, "select_calls": 40}, seconds={"rank": 1.0})  # answers nothing
+    caption = "for choosing documents and for answering"
+    table = report(study[:2]).split(caption)[1].split("\n\n")[1].splitlines()
+    assert [line.split("|")[-2].strip() for line in table[2:]] == ["1.25", "–"]
