@@ -19,6 +19,7 @@ from pbr_jax.config.reading import to_dict as to_dict
 from pbr_jax.config.schema import SLOTS as SLOTS
 from pbr_jax.config.schema import Config as Config
 from pbr_jax.config.schema import name_of as name_of
+from pbr_jax.config.schema import names as names
 from pbr_jax.config.schema import unknown as unknown
 from pbr_jax.config.schema import values as values
 from pbr_jax.options import LLM as LLM

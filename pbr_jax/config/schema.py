@@ -169,6 +169,11 @@ def values(config: Any, *, opened: bool = False) -> dict[str, Any]:
     return {name: value for name, _, value in found if not isinstance(value, Options)}
 
 
+def names(config: Any) -> list[str]:
+    """All dotted field names of a config."""
+    return [*values(config)]
+
+
 def members(value: Any) -> dict[str, Method]:
     """The methods that a method is made of, such as the retrievers of `retrieve.of`, by their names; none of
     another value."""
