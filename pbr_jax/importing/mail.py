@@ -135,9 +135,8 @@ def _addresses(header: Any) -> list[str]:
 
 
 def _is_draft(message: Message) -> bool:
-    flags = message.get_flags() if isinstance(message, mailbox.mboxMessage) else ""
     labels = _decoded(message["X-Gmail-Labels"]).split(",")
-    if "T" in flags or message["X-Unsent"] == "1" or "X-Mozilla-Draft-Info" in message:
+    if "T" in str(message["X-Status"]) or message["X-Unsent"] == "1" or "X-Mozilla-Draft-Info" in message:
         return True
     return any(_DRAFT.fullmatch(label.strip()) for label in labels)
 

@@ -121,6 +121,10 @@ class _Text(HTMLParser):
         self.lines = [""]
         self._over = False
 
+    def parse_marked_section(self, i: int, report: bool = True) -> int:
+        """The end of a mark such as Outlook's "<![endif]>". The library stops at unknown marks."""
+        return self.rawdata.find(">", i) + 1 or -1
+
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = {name: value or "" for name, value in attrs}
         names = {tag, given.get("id", ""), *given.get("class", "").split()}

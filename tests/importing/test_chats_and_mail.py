@@ -271,9 +271,15 @@ def test_odd_mail(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "header",
-    [b"In-Reply-To: <\xff>", b"Message-ID: <\xff>", b"Content-Type: text/plain; charset=idna",
-     b'Content-Type: text/plain; charset="a\x00b"'],
-)  # fmt: skip
+    [
+        b"In-Reply-To: <\xff>",
+        b"Message-ID: <\xff>",
+        b"Status: \xff",
+        b"X-Status: \xff",
+        b"Content-Type: text/plain; charset=idna",
+        b'Content-Type: text/plain; charset="a\x00b"',
+    ],
+)
 def test_headers_that_are_no_text_stop_nothing(tmp_path: Path, header: bytes) -> None:
     odd = b"From a\nFrom: a@b.c\nDate: Sat, 3 Feb 2024 14:05:00 +0000\nSubject: s\n" + header
     (tmp_path / "t.mbox").write_bytes(odd + b"\n\ncaf\xc3\xa9\n\n" + odd + b"\n\nmore\n")

@@ -5,6 +5,8 @@ from email.message import EmailMessage
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pbr_jax.importing.left_out import LeftOut
 from pbr_jax.importing.quotes import of_html, own_text
@@ -128,6 +130,28 @@ def test_signatures_are_no_text() -> None:
 )
 def test_html_loses_what_it_quotes(html: str, text: str) -> None:
     assert own_text(of_html(html)) == text
+
+
+_MARKS = [
+    "<![if x]>",
+    "<![endif]-->",
+    "<![",
+    "<!--",
+    "-->",
+    "<!",
+    "<p>",
+    "</div>",
+    "<blockquote>",
+    "<pre>",
+    "<",
+    ">",
+]
+
+
+@settings(max_examples=200, deadline=None)
+@given(parts=st.lists(st.sampled_from(_MARKS) | st.text(max_size=5), max_size=12))
+def test_html_of_any_kind_has_a_text(parts: list[str]) -> None:
+    assert "Kept." in own_text(of_html(f"<div>Kept.</div>{''.join(parts)}"))
 
 
 def test_only_prose_is_a_text_and_every_sender_is_one_person(tmp_path: Path) -> None:
