@@ -89,7 +89,7 @@ def changed(config: Config, name: str) -> Any:
 
 NEVER_READ = r"""
     system | keep_texts | eval\..* | stream\..* | remarks\..*
-    | corpus\.(?!chunk).* | llm\.(?!dtype|date|batch_size|overflow|tensor_parallel).*
+    | corpus\.(?!chunk).* | llm\.(?!ask_again|dtype|date|batch_size|overflow|tensor_parallel).*
     | .*\.training\.(checkpoint_every|track)
 """
 """Fields that change reports, or how something is computed, or that say nothing in these configs."""

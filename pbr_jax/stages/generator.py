@@ -60,7 +60,7 @@ def generator(run: Run) -> Node:
         (model,),
         {"tuned": weights(run)},
         _load,
-        identity=lambda: [model.batch_size, model.tensor_parallel],
+        identity=lambda: [model.batch_size, model.tensor_parallel, *filter(None, [model.ask_again])],
     )
 
 
