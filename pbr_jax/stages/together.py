@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from pbr_jax.base.files import private_folder, write_lines, write_text
 from pbr_jax.base.types import Example
@@ -32,19 +32,10 @@ _OWN = {TALLY, USAGE, "seconds"}  # files of a stage's folder that each process 
 # -- questions -----------------------------------------------------------------------------------------
 
 
-@runtime_checkable
-class Asked(Protocol):
-    """A range of questions (`stages.rankings.Questions`)."""
-
-    def read(self, store: Store) -> Iterator[Example]: ...
-
-    def count(self, store: Store) -> int: ...
-
-
 class _Share:
-    """The questions of this process among some."""
+    """The questions of this process among some (`stages.rankings.Questions`)."""
 
-    def __init__(self, of: Asked) -> None:
+    def __init__(self, of: Any) -> None:
         self.of = of
 
     def read(self, store: Store) -> Iterator[Example]:
@@ -55,14 +46,14 @@ class _Share:
         return len(range(self.of.count(store))[processes.share(self.of.count(store))])
 
 
-def by_questions(kind: type[Records], asked: Asked) -> Together:
+def by_questions(kind: type[Records], asked: Any) -> Together:
     """A stage of records of the questions `asked`, which are among its options, over its value `store`."""
     return partial(_by_questions, kind, asked)
 
 
 def _by_questions(
     kind: type[Records],
-    asked: Asked,
+    asked: Any,
     make: Make,
     folder: Path,
     options: tuple[Any, ...],
@@ -81,7 +72,7 @@ def _by_questions(
         processes.published(part, partial(is_whole, part))
     write_lines(folder / kind.file, ((part / kind.file).read_text("utf-8") for part in parts))
     _add_up(folder, parts)
-    for part in parts:
+    for part in folder.glob("part-*"):  # also those of another number of processes
         shutil.rmtree(part)
 
 
