@@ -30,6 +30,7 @@ import pytest
 from hypothesis import settings
 from jaxtyping import install_import_hook
 from shaped import SHAPED
+from tiny import save_byte_tokenizer
 
 install_import_hook(SHAPED, "beartype.beartype")
 
@@ -164,7 +165,7 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Folders of a random encoder of a few words and a random language model of bytes, as config fields."""
     import torch
     import transformers
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
     torch.manual_seed(0)
     encoder, llm = tmp_path_factory.mktemp("bert"), tmp_path_factory.mktemp("llama")
@@ -179,13 +180,7 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     tokenizer.save(str(encoder / "tokenizer.json"))
 
-    names = ["<s>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    tokenizer = Tokenizer(models.BPE(vocab={name: i for i, name in enumerate(names)}, merges=[]))
-    tokenizer.add_special_tokens(names[:2])
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.save(str(llm / "tokenizer.json"))
-    sizes |= dict(vocab_size=len(names), max_position_embeddings=4096, num_key_value_heads=2)
+    sizes |= dict(vocab_size=save_byte_tokenizer(llm), max_position_embeddings=4096, num_key_value_heads=2)
     sizes |= dict(bos_token_id=0, eos_token_id=1, pad_token_id=0)
     transformers.LlamaForCausalLM(transformers.LlamaConfig(initializer_range=0.3, **sizes)).save_pretrained(
         llm

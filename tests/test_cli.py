@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from full_disk import full_disk
 
 from pbr_jax.base.files import cache_folder
 from pbr_jax.base.types import UserError
@@ -221,16 +222,14 @@ def test_bad_input_is_one_clear_line_and_exit_code_2(
 
 
 @pytest.mark.parametrize("kilobytes", [1, 20, 40])
-def test_a_full_disk_is_one_clear_line(case: Case, kilobytes: int):
-    """A limit on file size makes the kernel refuse the bytes, as a full disk does, sooner or later."""
+def test_a_full_disk_is_one_clear_line(case: Case, kilobytes: int, capsys: pytest.CaptureFixture[str]):
     case.edit(lambda records: [record | {"input": record["input"] + " word" * 4000} for record in records])
-    command = [sys.executable, "-m", "pbr_jax", "run", BM25, "--generate.method", "none"]
-    place = ["--benchmark.name", "lamp_7", "--benchmark.root", str(case.root), "--out", str(case.out)]
-    limited = ["bash", "-c", f'ulimit -f {kilobytes}; exec "$@"', "-", *command, *place]
-    done = subprocess.run(limited, capture_output=True, text=True, check=False)
-    assert done.returncode == 2, done.stderr
-    assert done.stderr.splitlines()[-1].startswith("pbr-jax: error: cannot write")
-    assert "Traceback" not in done.stderr
+    case.flags = ["--generate.method", "none"]
+    with full_disk(kilobytes):
+        assert case.run() == 2
+    told = capsys.readouterr().err
+    assert told.splitlines()[-1].startswith("pbr-jax: error: cannot write")
+    assert "Traceback" not in told
     assert not (case.out / "results.json").exists()
 
 

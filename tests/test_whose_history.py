@@ -12,7 +12,6 @@ from pbr_jax.cli.main import main
 from pbr_jax.config import override
 from pbr_jax.experiment.plan import Plan
 
-ROOT = Path(__file__).parents[1]
 SMALL = {"prompt.max_tokens": 500, "generate.max_new_tokens": 2, "eval.resamples": 20, "retrieve.k": 9}
 
 pytestmark = pytest.mark.usefixtures("fresh_cache")
@@ -55,20 +54,17 @@ def test_one_question_id_in_two_splits_is_two_people(
     assert "SECRET" not in texts
 
 
+def ended(root: Path, out: Path) -> int:
+    place = ["--benchmark.name", "lamp_7", "--benchmark.root", str(root)]
+    return main(["run", "bm25", *place, "--generate.method", "none", "--out", str(out)])
+
+
 def test_an_id_that_looks_like_a_training_users_is_refused(
     config: Callable[..., Config], write_tweets, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     write_tweets({"61": ["SECRET tea"]}, "train")
     root = write_tweets({"train/61": ["my own cats"]})
-    words = [
-        "run",
-        str(ROOT / "configs" / "bm25.py"),
-        "--benchmark.name",
-        "lamp_7",
-        "--benchmark.root",
-        str(root),
-    ]
-    assert main([*words, "--generate.method", "none", "--out", str(tmp_path / "out")]) == 2
+    assert ended(root, tmp_path / "out") == 2
     told = capsys.readouterr().err
     assert "train/61" in told.splitlines()[-1]
     assert "dev_questions.json" in told.splitlines()[-1]
@@ -84,15 +80,7 @@ def test_ids_that_would_become_one_are_refused(
         text = (root / name).read_text().replace('"one"', '"u\\ud800"').replace('"two"', '"u\\ud801"')
         json.loads(text)
         (root / name).write_text(text)
-    words = [
-        "run",
-        str(ROOT / "configs" / "bm25.py"),
-        "--benchmark.name",
-        "lamp_7",
-        "--benchmark.root",
-        str(root),
-    ]
-    assert main([*words, "--generate.method", "none", "--out", str(tmp_path / "out")]) == 2
+    assert ended(root, tmp_path / "out") == 2
     assert "surrogate" in capsys.readouterr().err.splitlines()[-1]
 
 

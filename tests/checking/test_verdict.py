@@ -210,10 +210,9 @@ def rows(users: int, each: int, own: Callable[[int, int], str]) -> list[dict[str
 def made(tmp_path: Path, tiny_models: dict[str, str]) -> Callable[..., Verdict]:
     def checked(table: list[dict[str, object]], minutes: float = 0.001, **columns: Any) -> Verdict:
         import_table(table, tmp_path / "data", Columns(**columns))
-        base = override(
-            Config(), {"benchmark.name": "own", "benchmark.root": str(tmp_path / "data"), **tiny_models}
-        )
-        return check(base, tmp_path / "out", minutes)
+        place = {"benchmark.name": "own", "benchmark.root": str(tmp_path / "data"), **tiny_models}
+        short = {"encoder.max_length": 32, "generate.max_new_tokens": 4, "eval.resamples": 100}
+        return check(override(Config(), {**place, **short}), tmp_path / "out", minutes)
 
     return checked
 

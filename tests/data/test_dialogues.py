@@ -2,14 +2,12 @@
 
 import copy
 import json
-import random
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import dialogue_files
-import hostile_files
 import pytest
 
 from pbr_jax import data
@@ -113,16 +111,12 @@ Change = Callable[[dict[str, Any], list[Any]], object]
         (lambda talk, schema: talk["turns"][0]["frames"].append(talk["turns"][0]["frames"][0]),
          "found the id 'Tables_1' a second time"),
         (lambda talk, schema: talk["turns"][1].update(speaker="BOT"), "found 'BOT', wanted USER or SYSTEM"),
-        (lambda talk, schema: talk["turns"][0]["frames"][0]["state"].update(slot_values=[]),
-         "'turns[0].frames[0].state.slot_values': found a list, wanted an object"),
         (lambda talk, schema: talk["turns"][0]["frames"][0]["state"]["slot_values"].update(city="Rome"),
          "found a string, wanted a list"),
         (lambda talk, schema: talk["turns"][0].pop("utterance"), "unhandled"),
         (lambda talk, schema: schema.append(schema[0]), "found the id 'Tables_1' a second time"),
         (lambda talk, schema: schema[0]["slots"].append(schema[0]["slots"][0]),
          "field 'slots[4].name': found the id 'city' a second time"),
-        (lambda talk, schema: schema[0]["slots"][0].update(is_categorical="no"), "wanted true or false"),
-        (lambda talk, schema: schema[0].pop("slots"), "wanted the key 'slots'"),
     ],
 )  # fmt: skip
 def test_bad_files_are_refused_in_one_line(
@@ -138,25 +132,6 @@ def test_bad_files_are_refused_in_one_line(
     assert main(command) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert wanted in line
-
-
-@pytest.mark.parametrize("name", ["sgd", "multiwoz"])
-def test_damaged_files_are_read_or_refused_in_one_line(name: str, tmp_path: Path) -> None:
-    root = dialogue_files.write(tmp_path, name)
-    paths = sorted(root.rglob("*.json"))
-    whole = {path: path.read_bytes() for path in paths}
-    errors = []
-    for number in range(60):
-        draw = random.Random(f"{name} {number}")
-        damaged = draw.choice(paths)
-        damaged.write_bytes(hostile_files.damaged_json(whole[damaged], draw))
-        try:
-            data.validate(Benchmark(name=name, root=str(root), split="test"))
-        except UserError as error:
-            errors.append(str(error))
-        damaged.write_bytes(whole[damaged])
-    assert 20 < len(errors) < 60
-    assert not [error for error in errors if "\n" in error]
 
 
 def test_a_dialogue_that_stands_twice_is_refused(tmp_path: Path) -> None:

@@ -310,14 +310,7 @@ def test_ids_of_questions_and_outputs_must_agree(tmp_path: Path) -> None:
     [
         ({"id": ""}, "record 0 (id ''), field 'id': found an empty string"),
         ({"id": "b"}, "record 1 (id 'b'), field 'id': found the id 'b' a second time"),
-        ({"input": None}, "record 0 (id 'q0'), field 'input': found null, wanted a string"),
-        ({"profile": None}, "field 'profile': found null, wanted a list"),
-        ({"profile": {"text": "x"}}, "field 'profile': found an object, wanted a list"),
-        ({"profile": ["x"]}, "field 'profile[0]': found a string, wanted an object"),
         ({"profile": [{"id": "a", "text": " "}]}, "field 'profile[0].text': found a blank string"),
-        ({"profile": [{"id": "a", "text": None}]}, "field 'profile[0].text': found null, wanted a string"),
-        ({"profile": [{"id": "a"}]}, "field 'profile[0].text': found the keys none, wanted the keys text"),
-        ({"profile": [{"text": "x"}]}, "field 'profile[0].id': found no such key"),
         ({"profile": [{"id": "a", "text": "x"}, {"id": "a", "text": "y"}]}, "field 'profile[1].id'"),
         ({"profile": [{"id": "a", "text": "x", "date": "soon"}]}, "field 'profile[0].date': found 'soon'"),
     ],
@@ -330,22 +323,9 @@ def test_a_malformed_record_is_named(tmp_path: Path, changes: dict[str, Any], me
     assert message in error
 
 
-@pytest.mark.parametrize("key", ["id", "input", "profile"])
-def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
-    benchmark = write(tmp_path, "lamp_7", [question("lamp_7")])
-    record = question("lamp_7")
-    del record[key]
-    (tmp_path / "dev_questions.json").write_text(json.dumps([record]))
-    assert f"field '{key}': found no such key" in error_of(benchmark)
-
-
 @pytest.mark.parametrize(
     ("outputs", "message"),
     [
-        ({"golds": []}, "field 'task': found no such key"),
-        ({"task": "LaMP_7"}, "field 'golds': found no such key"),
-        ({"task": "LaMP_7", "golds": {}}, "field 'golds': found an object, wanted a list"),
-        ({"task": "LaMP_7", "golds": [{"id": "q0"}]}, "field 'golds[0].output': found no such key"),
         ({"task": "LaMP_7", "golds": [{"id": "q0", "output": "x"}] * 2}, "field 'golds[1].id'"),
         ({"task": "LaMP_3"}, "field 'task': found 'LaMP_3', wanted 'LaMP_7'; set --benchmark.name lamp_3"),
         ({"task": "news", "golds": []}, "field 'task': found 'news', wanted 'LaMP_7'"),

@@ -125,8 +125,6 @@ def test_an_adversarial_question_has_the_official_reply_and_keeps_its_trap(tmp_p
     ("change", "message"),
     [
         ({"sample_id": ""}, "field 'sample_id': found an empty string"),
-        ({"conversation": []}, "field 'conversation': found a list, wanted an object"),
-        ({"conversation": {"session_1": {}}}, "field 'conversation.session_1': found an object"),
         (
             {"conversation": {"session_1": [turn("1", "Ann", "x")]}},
             "field 'conversation.session_1[0].dia_id': found '1', wanted an id such as D1:3",
@@ -139,11 +137,8 @@ def test_an_adversarial_question_has_the_official_reply_and_keeps_its_trap(tmp_p
             {"conversation": {"session_1": [turn("D1:1", "Ann", "x")], "session_1_date_time": "once"}},
             "field 'conversation.session_1_date_time': found 'once', wanted a date",
         ),
-        ({"qa": {}}, "field 'qa': found an object, wanted a list"),
         ({"qa": [question(["D2:1"], 6)]}, "field 'qa[0].category': found 6, wanted one of 1, 2, 3, 4, 5"),
         ({"qa": [question([None])]}, "field 'qa[0].evidence[0]': found null, wanted a string"),
-        ({"qa": [question("D2:1")]}, "field 'qa[0].evidence': found a string, wanted a list"),  # type: ignore[arg-type]
-        ({"qa": [{"question": "?", "evidence": [], "category": 1}]}, "field 'qa[0].answer': found no such"),
     ],
 )  # fmt: skip
 def test_a_malformed_record_is_named(tmp_path: Path, change: dict[str, Any], message: str) -> None:

@@ -70,9 +70,6 @@ def test_evidence_that_is_not_in_the_history_is_noted(tmp_path: Path) -> None:
     [
         ({"haystack_sessions": []}, "field 'haystack_sessions': found 3 ids and 0 sessions, wanted equally"),
         ({"haystack_sessions": [1, 2, 3]}, "field 'haystack_sessions[0]': found a number, wanted a list of"),
-        ({"haystack_sessions": [[], [], [{}]]}, "field 'haystack_sessions[2][0].role': found no such key"),
-        ({"answer_session_ids": "s1"}, "field 'answer_session_ids': found a string, wanted a list"),
-        ({"query": None}, "field 'query': found null"),
     ],
 )
 def test_a_malformed_record_is_named(tmp_path: Path, change: dict[str, Any], message: str) -> None:

@@ -89,9 +89,6 @@ def test_fields_and_everything_that_is_optional(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("question", "message"),
     [
-        ({"user": "ann", "input": "?"}, "field 'id': found no such key"),
-        ({"id": "q", "input": "?"}, "field 'user': found no such key"),
-        ({"id": "q", "user": "ann"}, "field 'input': found no such key"),
         (
             {"id": "q", "user": "ann", "input": "?", "order": "5"},
             "field 'order': found a string, wanted a num",
@@ -170,7 +167,6 @@ def test_a_target_is_in_all_scored_questions_or_in_none(tmp_path: Path) -> None:
         ({"id": "z", "user": "zoe", "text": " "}, "field 'text': found no text"),
         ({"id": "z", "user": "zoe", "fields": {}}, "field 'text': found no text"),
         ({"id": "z", "user": "zoe", "fields": []}, "field 'fields': found a list, wanted an object"),
-        ({"id": "z", "text": "x"}, "field 'user': found no such key"),
         (
             {"id": "z", "user": "zoe", "text": "x", "tiem": "2024"},
             "5 (id 'z'), field 'tiem': found an unknown",

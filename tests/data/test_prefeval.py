@@ -180,36 +180,6 @@ def test_any_question_offers_all_its_options_and_the_store_gives_them_back(
     assert back == replace(example, profile=())
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
-    max_leaves=5,
-)
-
-
-@given(st.sampled_from(["explicit_preference/travel.json", "implicit_preference/choice-based/travel.json",
-                        "mcq_options/travel.json", "filtered_inter_turns.json"]), st.data())  # fmt: skip
-def test_a_file_with_any_value_in_it_is_read_or_refused_in_one_line(
-    tmp_path_factory: pytest.TempPathFactory, name: str, draw: st.DataObject
-) -> None:
-    folder = tmp_path_factory.mktemp("hostile")
-    benchmark = write(folder)
-    content = json.loads((folder / name).read_text())
-    holder, key = content, 0
-    while isinstance(holder[key], dict | list) and holder[key] and draw.draw(st.booleans()):
-        holder = holder[key]
-        key = draw.draw(st.sampled_from(sorted(holder) if isinstance(holder, dict) else range(len(holder))))
-    holder[key] = draw.draw(JSON)
-    (folder / name).write_text(json.dumps(content))
-    told = str(folder)
-    try:
-        data.validate(benchmark)
-    except UserError as error:
-        told = str(error)
-    assert str(folder) in told
-    assert "\n" not in told
-
-
 def test_prepared_data_are_of_ten_turns(tmp_path: Path) -> None:
     pytest.importorskip("array_record")
     between = [talk(*map(str, range(24)))]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from full_disk import full_disk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -155,15 +156,15 @@ def test_a_killed_preparation_is_not_taken_for_finished_and_the_next_one_clears_
     assert list(prepared.examples(path, "dev")) == list(data.read(tweets))
 
 
-def test_a_full_disk_is_one_line_and_leaves_nothing(tweets: Benchmark, tmp_path: Path) -> None:
-    """A limit on file size makes the kernel refuse the bytes, as a full disk does."""
+def test_a_full_disk_is_one_line_and_leaves_nothing(
+    tweets: Benchmark, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     place = ["--benchmark.name", "lamp_7", "--benchmark.root", tweets.root, "--out", str(tmp_path / "out")]
-    command = [sys.executable, "-m", "pbr_jax", "data", "prepare", *place]
-    limited = ["bash", "-c", 'ulimit -f 20; exec "$@"', "-", *command]
-    done = subprocess.run(limited, capture_output=True, text=True, check=False)
-    assert done.returncode == 2, done.stderr
-    assert done.stderr.splitlines()[-1].startswith("pbr-jax: error: cannot write: ")
-    assert "Traceback" not in done.stderr
+    with full_disk(20):
+        assert main(["data", "prepare", *place]) == 2
+    told = capsys.readouterr().err
+    assert told.splitlines()[-1].startswith("pbr-jax: error: cannot write: ")
+    assert "Traceback" not in told
     assert not list((tmp_path / "out").rglob("*array_record*"))
     assert not list((tmp_path / "out").rglob("*dataset_info*"))
 

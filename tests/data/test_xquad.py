@@ -200,17 +200,16 @@ FROZEN = {("en", "en"): (0.885, 0.982, 0.990), ("de", "en"): (0.369, 0.591, 0.66
 
 @pytest.mark.data
 @pytest.mark.long
-@pytest.mark.parametrize(("split", "collection"), FROZEN)
-def test_frozen_recall_of_the_real_files(
-    split: str, collection: str, real_data: Path, tmp_path: Path
-) -> None:
-    """What was measured outside of the pipeline, with cosines of the same encoder."""
-    fields: dict[str, Any] = {
-        "benchmark.name": "xquad", "benchmark.root": str(real_data / "xquad"), "benchmark.split": split,
-        "benchmark.passages": collection, "generate.method": "none", "eval.likelihood": "off",
-    }  # fmt: skip
-    results = pbr_jax.run(override(load(CONFIGS / "dense.py").config, fields), tmp_path / "out")
-    found = [results.metrics[f"recall@{k}"] for k in (1, 5, 10)]
-    assert found == pytest.approx(FROZEN[split, collection], abs=0.002)
-    assert (results.values["n"], results.values["clusters"]) == (1190, "units")
-    assert len({line["unit"] for line in results.records()}) == 48
+@pytest.mark.usefixtures("fresh_cache")
+def test_frozen_recall_of_the_real_files(real_data: Path, tmp_path: Path) -> None:
+    """What was measured outside of the pipeline, with cosines of the same encoder. Runs share vectors."""
+    dense = load(CONFIGS / "dense.py").config
+    fields: dict[str, Any] = {"benchmark.name": "xquad", "benchmark.root": str(real_data / "xquad"),
+                              "generate.method": "none", "eval.likelihood": "off"}  # fmt: skip
+    for (split, collection), frozen in FROZEN.items():
+        place = {"benchmark.split": split, "benchmark.passages": collection}
+        results = pbr_jax.run(override(dense, {**fields, **place}), tmp_path / f"{split}-{collection}")
+        found = [results.metrics[f"recall@{k}"] for k in (1, 5, 10)]
+        assert found == pytest.approx(frozen, abs=0.002), place
+        assert (results.values["n"], results.values["clusters"]) == (1190, "units")
+        assert len({line["unit"] for line in results.records()}) == 48

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tiny import save_byte_tokenizer
 
 Json = Any
 Answer = Callable[[str, Json], tuple[int, Json]]
@@ -219,25 +220,19 @@ def serve_llm(llm: Any) -> Iterator[Server]:
 def write_tiny(path: Path, *, seed: int = 3, context: int = 96) -> None:
     """A folder with a random two-layer Llama, a byte-level tokenizer without merges and a chat template."""
     from safetensors.numpy import save_file
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-    names = ["<s>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    tokenizer = Tokenizer(models.BPE(vocab={name: place for place, name in enumerate(names)}, merges=[]))
-    tokenizer.add_special_tokens(names[:2])
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.save(str(path / "tokenizer.json"))
+    count = save_byte_tokenizer(path)
     template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}\n{% endfor %}[a]"
     (path / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
     sizes = dict(
-        vocab_size=len(names), hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        vocab_size=count, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=context, rms_norm_eps=1e-6,
         tie_word_embeddings=False, bos_token_id=0, eos_token_id=1, hidden_act="silu",
     )  # fmt: skip
     (path / "config.json").write_text(
         json.dumps({"model_type": "llama", "architectures": ["LlamaForCausalLM"], **sizes})
     )
-    shapes = {"model.embed_tokens": (len(names), 32), "lm_head": (len(names), 32)}
+    shapes = {"model.embed_tokens": (count, 32), "lm_head": (count, 32)}
     for layer in range(2):
         for name, shape in {"q": (32, 32), "k": (16, 32), "v": (16, 32), "o": (32, 32)}.items():
             shapes[f"model.layers.{layer}.self_attn.{name}_proj"] = shape

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from full_disk import full_disk
 
 from pbr_jax.base.types import UserError
 from pbr_jax.llm import Score, answers_file
@@ -118,24 +119,16 @@ def test_a_lock_that_is_never_given_back_is_named(file: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize("kilobytes", [0, 16, 40, 100])
 def test_a_full_disk_is_one_clear_line_and_loses_nothing(file: Path, kilobytes: int):
-    """A limit on file size makes the kernel refuse the bytes, as a full disk does, sooner or later."""
-    script = (
-        "import sys; from pathlib import Path; from pbr_jax.llm.answers_file import Answers\n"
-        "from pbr_jax.base.types import UserError\n"
-        "try:\n"
-        "    for i in range(200):\n"
-        "        Answers(Path(sys.argv[1])).add('text', {f'{i:064x}': 'text ' * 200})\n"
-        "        print(i, flush=True)\n"
-        "except UserError as error: sys.exit(str(error))\n"
-    )
-    limited = [
-        "bash", "-c", f'ulimit -f {kilobytes}; exec "$@"', "-", sys.executable, "-c", script, str(file),
-    ]  # fmt: skip
-    done = subprocess.run(limited, capture_output=True, text=True, check=False)
-    assert done.returncode == 1, done.stderr
-    assert done.stderr.startswith(f"cannot write {file}: ")
-    assert done.stderr.count("\n") == 1
-    told = [key(i) for i in range(len(done.stdout.splitlines()))]
+    told: list[str] = []
+
+    def fill() -> None:
+        for i in range(200):
+            Answers(file).add("text", {key(i): "text " * 200})
+            told.append(key(i))
+
+    with full_disk(kilobytes), pytest.raises(UserError, match=r"^cannot write [^\n]*$") as error:
+        fill()
+    assert str(error.value).startswith(f"cannot write {file}: ")
     assert len(Answers(file).find(told)) == len(told)
     Answers(file).add("text", {key(1000): "there is space again"})
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiny import save_llama, save_t5
 
 from pbr_jax.base.types import UserError
 from pbr_jax.models import adapter_file, causal_lm, lora, t5, t5_layers
@@ -18,14 +19,6 @@ transformers: Any = pytest.importorskip("transformers")
 # PEFT asks transformers by an old name.
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 
-SIZES: dict[str, Any] = dict(
-    vocab_size=97, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-    num_key_value_heads=2, max_position_embeddings=128, initializer_range=0.2,
-)  # fmt: skip
-T5_SIZES: dict[str, Any] = dict(
-    vocab_size=97, d_model=32, d_kv=8, d_ff=40, num_layers=2, num_decoder_layers=3, num_heads=4,
-    decoder_start_token_id=0, feed_forward_proj="gated-gelu", tie_word_embeddings=False,
-)  # fmt: skip
 IDS = np.random.default_rng(0).integers(0, 97, (3, 11), dtype=np.int32)
 TARGETS = ("query", "value", "down")
 PEFT_NAMES = {"query": "q_proj", "value": "v_proj", "down": "down_proj"}
@@ -34,22 +27,13 @@ PEFT_NAMES = {"query": "q_proj", "value": "v_proj", "down": "down_proj"}
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     folder = tmp_path_factory.mktemp("llama")
-    torch.manual_seed(0)
-    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES)).eval()
-    model.save_pretrained(folder)
-    return folder, model
+    return folder, save_llama(folder)
 
 
 @pytest.fixture(scope="module")
 def flan(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     folder = tmp_path_factory.mktemp("t5")
-    torch.manual_seed(0)
-    model = transformers.T5ForConditionalGeneration(transformers.T5Config(**T5_SIZES)).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(std=0.2)
-    model.save_pretrained(folder)
-    return folder, model
+    return folder, save_t5(folder)
 
 
 def random_adapter(params: Any, *, outputs_first: bool, targets: tuple[str, ...] = TARGETS) -> Any:
@@ -185,24 +169,25 @@ def test_what_peft_writes_is_read_here(llama, tmp_path: Path, rslora: bool):
 def test_t5s_dropout_is_of_what_adapters_read_and_follows_rows(flan):
     _, params, config = t5.load(flan[0])
     model, ids, mask = t5.t5(config, dropout=0.4), jnp.asarray(IDS), jnp.ones_like(IDS, bool)
+    apply = jax.jit(model.apply)
 
     def hidden(rows: list[int], key: int | None, params: Any) -> np.ndarray:
         some = jnp.array(rows)
         dropped = None if key is None else jax.random.key(key)
-        return np.asarray(model.apply(params, ids[some], mask[some], ids[some, :5], dropped, some))
+        return np.asarray(apply(params, ids[some], mask[some], ids[some, :5], dropped, some))
 
     plain = hidden([0, 1, 2], None, params)
     np.testing.assert_array_equal(hidden([0, 1, 2], 7, params), plain)  # without an adapter nothing is lost
-    adapter = random_adapter(params, outputs_first=False)
+    leaves, structure = jax.tree.flatten_with_path(random_adapter(params, outputs_first=False))
     paths = ("encoder/layers/query", "decoder/layers/value", "decoder/layers/cross_query", "cross/value",
              "encoder/layers/down", "decoder/layers/down")  # fmt: skip
     for path in paths:
-        one: Any = adapter
-        for name in path.split("/"):
-            one = one[name]
-        for name in reversed(path.split("/")):
-            one = {name: one}
-        beside = lora.attached(params, one, 0.5)
+        # The other maps' adapters are zeros, so that all are one program.
+        one = [
+            leaf * (jax.tree_util.keystr(name[:-1], simple=True, separator="/") == path)
+            for name, leaf in leaves
+        ]
+        beside = lora.attached(params, structure.unflatten(one), 0.5)
         whole = hidden([0, 1, 2], 7, beside)
         assert np.abs(whole - hidden([0, 1, 2], None, beside)).max() > 1e-3, path
         assert np.abs(whole - hidden([0, 1, 2], 8, beside)).max() > 1e-3, path

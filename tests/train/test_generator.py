@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiny import save_llama, save_t5
 
 from pbr_jax.base.types import UserError
 from pbr_jax.config import Optimizer, Training, TunedGenerator
@@ -25,33 +26,18 @@ transformers: Any = pytest.importorskip("transformers")
 # PEFT asks transformers by an old name.
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 
-SIZES: dict[str, Any] = dict(
-    vocab_size=97, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-    num_key_value_heads=2, max_position_embeddings=256, initializer_range=0.2,
-)  # fmt: skip
-T5_SIZES: dict[str, Any] = dict(
-    vocab_size=97, d_model=32, d_kv=8, d_ff=40, num_layers=2, num_decoder_layers=2, num_heads=4,
-    decoder_start_token_id=0, feed_forward_proj="gated-gelu", tie_word_embeddings=False, dropout_rate=0.0,
-)  # fmt: skip
-
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("llama")
-    torch.manual_seed(0)
-    transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES)).save_pretrained(folder)
+    save_llama(folder)
     return folder
 
 
 @pytest.fixture(scope="module")
 def flan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("t5")
-    torch.manual_seed(0)
-    model = transformers.T5ForConditionalGeneration(transformers.T5Config(**T5_SIZES))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(std=0.2)
-    model.save_pretrained(folder)
+    save_t5(folder)
     return folder
 
 
@@ -369,7 +355,7 @@ import os, signal, sys
 from pathlib import Path
 import jax
 jax.config.update("jax_platforms", "cpu")
-sys.path[:0] = [{tests!r}]
+sys.path[:0] = {tests!r}
 import test_generator as t
 from pbr_jax.train import loop
 save, seen = loop.Checkpoints.save, []
@@ -388,7 +374,9 @@ t.train(Path({path!r}), t.options(epochs=3, dropout=0.2, checkpoint_every=4), Pa
 def test_kill_9_and_again_gives_the_same_bits(llama: Path, tmp_path: Path):
     told = options(epochs=3, dropout=0.2, checkpoint_every=4)
     whole = train(llama, told, tmp_path / "whole")
-    program = KILLED.format(tests=str(Path(__file__).parent), path=str(llama), folder=str(tmp_path / "cut"))
+    program = KILLED.format(
+        tests=[*map(str, Path(__file__).parents[:2])], path=str(llama), folder=str(tmp_path / "cut")
+    )
     environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
     ended = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True)
     assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()[-2000:]

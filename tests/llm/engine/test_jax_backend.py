@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiny import save_byte_tokenizer
 
 from pbr_jax import config as schema
 from pbr_jax import llm as llms
@@ -34,17 +35,8 @@ def tiny(tmp_path_factory):
 
 def write_pair(path: Path) -> tuple[Path, Any]:
     """A folder with a small random model and a byte-level tokenizer without merges, and torch's model."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    names = ["<s>", "</s>", *alphabet]
-    tokenizer = Tokenizer(models.BPE(vocab={name: place for place, name in enumerate(names)}, merges=[]))
-    tokenizer.add_special_tokens(names[:2])
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.save(str(path / "tokenizer.json"))
     sizes = transformers.LlamaConfig(
-        vocab_size=len(names), hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        vocab_size=save_byte_tokenizer(path), hidden_size=32, intermediate_size=48, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=96,
         initializer_range=0.3, tie_word_embeddings=False, bos_token_id=0, eos_token_id=1, pad_token_id=0,
     )  # fmt: skip

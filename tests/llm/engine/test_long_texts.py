@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny import save_byte_tokenizer
 
 from pbr_jax.llm import TooLong
 from pbr_jax.llm.engine.jax_backend import JaxLLM
@@ -19,17 +20,9 @@ ORIGINAL = 60
 @pytest.fixture(scope="module")
 def phi(tmp_path_factory) -> tuple[Path, Any]:
     """A random Phi-3 that was stretched from 60 to 128 tokens, one token a byte, and torch's."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
     path = tmp_path_factory.mktemp("phi")
-    names = ["<s>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    tokenizer = Tokenizer(models.BPE(vocab={name: place for place, name in enumerate(names)}, merges=[]))
-    tokenizer.add_special_tokens(names[:2])
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.save(str(path / "tokenizer.json"))
     config = transformers.Phi3Config(
-        vocab_size=len(names), hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        vocab_size=save_byte_tokenizer(path), hidden_size=32, intermediate_size=48, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128, initializer_range=0.3,
         tie_word_embeddings=False, bos_token_id=0, eos_token_id=1, pad_token_id=0,
         original_max_position_embeddings=ORIGINAL,

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiny import save_byte_tokenizer
 
 from pbr_jax import config as schema
 from pbr_jax.base import prefetch
@@ -34,18 +35,8 @@ PROMPTS = (
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
     """A folder with a random FLAN-like model and a byte-level tokenizer that ends texts; the torch model."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
-
     path = tmp_path_factory.mktemp("tiny")
-    names = ["<pad>", "</s>", "<unk>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    tokenizer = Tokenizer(models.BPE(vocab={name: place for place, name in enumerate(names)}, merges=[]))
-    tokenizer.add_special_tokens(names[:3])
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 1)]
-    )
-    tokenizer.save(str(path / "tokenizer.json"))
+    assert save_byte_tokenizer(path, ("<pad>", "</s>", "<unk>"), end="</s>") < 264
     sizes = transformers.T5Config(
         vocab_size=264, d_model=32, d_kv=8, d_ff=40, num_layers=2, num_heads=4,
         feed_forward_proj="gated-gelu", tie_word_embeddings=False, decoder_start_token_id=0, n_positions=48,
