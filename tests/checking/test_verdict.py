@@ -211,7 +211,7 @@ def made(tmp_path: Path, tiny_models: dict[str, str]) -> Callable[..., Verdict]:
     def checked(table: list[dict[str, object]], minutes: float = 0.001, **columns: Any) -> Verdict:
         import_table(table, tmp_path / "data", Columns(**columns))
         place = {"benchmark.name": "own", "benchmark.root": str(tmp_path / "data"), **tiny_models}
-        short = {"encoder.max_length": 32, "generate.max_new_tokens": 4, "eval.resamples": 100}
+        short = {"encoder.max_length": 32, "generate.max_new_tokens": 4}
         return check(override(Config(), {**place, **short}), tmp_path / "out", minutes)
 
     return checked

@@ -1,10 +1,8 @@
 """What stands at any place of a benchmark's files: read where it is of its kind, else refused in one line."""
 
 import copy
-import functools
 import json
 import math
-import operator
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -155,7 +153,9 @@ def outcomes(benchmark: Benchmark, file: Path) -> Iterator[tuple[Place, Any, Any
     text, lined = file.read_text(), file.suffix == ".jsonl" or "ann" in file.name
     whole = [*map(json.loads, text.splitlines())] if lined else json.loads(text)
     for place in places(whole):
-        good = functools.reduce(operator.getitem, place, whole)
+        good: Any = whole
+        for key in place:
+            good = good[key]
         for odd in ODD:
             made = changed(whole, place, odd)
             file.write_text("".join(json.dumps(one) + "\n" for one in made) if lined else json.dumps(made))

@@ -91,7 +91,7 @@ def t5_torch_loss(model: Any, pairs: list[Pair]) -> Any:
     ).mean()
 
 
-def with_peft(path: Path, adapter: Any, modules: dict[str, str], folder: Path, kind: Any, task: str) -> Any:
+def with_peft(path: Path, adapter: Any, modules: Any, folder: Path, kind: Any, task: str) -> Any:
     peft = pytest.importorskip("peft")
     adapter_file.write(folder, adapter, modules, rank=4, alpha=8.0, dropout=0.0, base="tiny", task=task)
     return peft.PeftModel.from_pretrained(kind.from_pretrained(path), str(folder), is_trainable=True)

@@ -132,10 +132,10 @@ def test_score_equals_cross_entropy(tiny):
 @pytest.mark.long
 def test_batching_and_padding_do_not_change_results(tiny):
     """Alone or among others: the same greedy texts, samples and scores."""
-    one, many = (JaxLLM(tiny[0], batch_size=size) for size in (1, 8))
+    (one, many), prompts = (JaxLLM(tiny[0], batch_size=size) for size in (1, 8)), PROMPTS[1:5]
     for sampling in (Sampling(5), Sampling(5, temperature=0.8, top_p=0.9, seed=5)):
-        assert one.generate(PROMPTS, sampling) == many.generate(PROMPTS, sampling)
-    alone, together = (llm.score(PROMPTS, ["cat hat mat"] * len(PROMPTS)) for llm in (one, many))
+        assert one.generate(prompts, sampling) == many.generate(prompts, sampling)
+    alone, together = (llm.score(prompts, ["cat hat mat"] * len(prompts)) for llm in (one, many))
     np.testing.assert_allclose([s.total for s in alone], [s.total for s in together], atol=1e-4)
 
 
