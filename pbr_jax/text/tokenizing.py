@@ -179,7 +179,9 @@ def read_settings(folder: Path, max_positions: int) -> Settings:
     if "Normalize" in files:
         fields.read(files["Normalize"], fields.NORMALIZE)
     # A folder of sentence-transformers that names no similarity is searched by cosine there.
-    order = sentence_folder.model(folder).get("similarity_fn_name") or ("cosine" if modules else None)
+    order = sentence_folder.model(folder).get("similarity_fn_name") or ("cosine" if modules else "dot")
+    if order not in ("cosine", "dot"):
+        raise UserError(f"{folder}: similarity_fn_name is {order!r:.80}; cosine or dot is wanted")
     return Settings(
         max_length=length,
         pooling="mean" if pooling is None else _pooling(pooling, files["Pooling"]),
