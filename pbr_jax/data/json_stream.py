@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 
 from pbr_jax.base.files import JsonBounds, parse_json
 from pbr_jax.base.types import UserError
-from pbr_jax.data.records import Record, RecordError, kind, refuse, top_record
+from pbr_jax.data.records import Record, RecordError, caught, kind, refuse, top_record
 
 _BOM = b"\xef\xbb\xbf"
 _SPACE = re.compile(r"[ \t\n\r]*")
@@ -44,12 +44,8 @@ def records(
         index, values = 0, _Source(file, unique=unique).values()
         try:
             for index, value in enumerate(values):
-                try:
-                    record = top_record(value, path, index)
-                except RecordError as fault:
-                    on_fault(fault)
-                else:
-                    yield record
+                with caught(on_fault):
+                    yield top_record(value, path, index)
                 index += 1
         except UserError:
             raise
@@ -74,12 +70,8 @@ def lines(
                     f"{place}: found more than {_LONGEST >> 20} MiB in a line, wanted one object a line; "
                     "correct it, or end the file's name in .json where it holds a list"
                 )
-            try:
-                record = top_record(_loads(line, place, decoder), path, index)
-            except RecordError as fault:
-                on_fault(fault)
-            else:
-                yield record
+            with caught(on_fault):
+                yield top_record(_loads(line, place, decoder), path, index)
             index += 1
 
 

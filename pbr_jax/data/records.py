@@ -5,7 +5,8 @@ field in one line. Readers ask it for what they need and never check types thems
 """
 
 import difflib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
@@ -28,6 +29,15 @@ class RecordError(UserError):
 def refuse(fault: RecordError) -> None:
     """Raises the fault: what readers do about one unless they are told otherwise."""
     raise fault
+
+
+@contextmanager
+def caught(on_fault: Callable[[RecordError], None]) -> Iterator[None]:
+    """Gives `on_fault` the fault of a record that is read inside."""
+    try:
+        yield
+    except RecordError as fault:
+        on_fault(fault)
 
 
 _NAMES = (

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pbr_jax.base.types import UserError
 from pbr_jax.data.json_stream import opened
-from pbr_jax.data.records import Record, RecordError, refuse
+from pbr_jax.data.records import Record, RecordError, caught, refuse
 
 _DELIMITERS = (",", ";", "\t", "|")
 _LONGEST = 16 << 20  # characters of a line and of a cell; what is longer is a quote that nobody closed
@@ -52,14 +52,10 @@ def separated(
                 header = _header(path, next(lines, []), encoding)
                 for cells in filter(None, lines):
                     number += 1
-                    try:
+                    with caught(on_fault):
                         if len(cells) != len(header):
                             raise _uneven(f"{path}: row {number}", lines.line_num, cells, header)
-                        record = _row(path, header, cells, number, encoding)
-                    except RecordError as fault:
-                        on_fault(fault)
-                    else:
-                        yield record
+                        yield _row(path, header, cells, number, encoding)
     except UnicodeError as error:
         raise UserError(
             f"{path}: row {number + 1} or after: found bytes that are not {encoding.upper()}; "

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pbr_jax.data.dates import parse_interval
-from pbr_jax.data.records import RecordError, kind
+from pbr_jax.data.records import RecordError, caught, kind
 from pbr_jax.importing.left_out import LeftOut
 
 _LISTS = ("messages", "conversations", "conversation", "chat_messages", "contents", "turns", "items")
@@ -111,12 +111,8 @@ def rows(records: Iterable[_Record], left_out: LeftOut) -> Iterator[_Record]:
             found = _of_conversation(values, messages, _Turn(left_out, {}, place))
         elif turns or _is_message(values):
             found = _of_message(values, place, turns, left_out)
-        try:
-            found = list(found)
-        except RecordError as fault:
-            left_out.fault(fault)
-        else:
-            yield from found
+        with caught(left_out.fault):
+            yield from list(found)
     for turn in turns.values():
         yield from turn.end()
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from pbr_jax.base.types import UserError
 from pbr_jax.data import json_stream, tables
-from pbr_jax.data.records import RecordError, kind, whole
+from pbr_jax.data.records import RecordError, caught, kind, whole
 from pbr_jax.importing import chats, mail
 from pbr_jax.importing.left_out import LeftOut
 
@@ -117,12 +117,8 @@ def _flattened(
     records: Iterable[tuple[Mapping[str, Any], str]], left_out: LeftOut
 ) -> Iterator[tuple[Mapping[str, Any], str]]:
     for values, place in records:
-        try:
-            flat = _flat(values, place)
-        except RecordError as fault:
-            left_out.fault(fault)
-        else:
-            yield flat, place
+        with caught(left_out.fault):
+            yield _flat(values, place), place
 
 
 def _records(
