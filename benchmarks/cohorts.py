@@ -68,40 +68,6 @@ def run(name: str, count: int, how: str, samples: int) -> tuple[dict[str, float]
     return told, labels
 
 
-def silhouette(samples: int) -> None:
-    """CPU seconds of one clustering, of `min_cluster_size silhouette`, and of one size after another."""
-    from sklearn.cluster import HDBSCAN
-    from sklearn.metrics import silhouette_score
-
-    from pbr_jax.index.density import hdbscan
-    from pbr_jax.methods.neighbours.cohorts import Grouping
-
-    sizes = (2, 3, 5, 10, 20, 50)
-    grouping = Grouping("hdbscan", "silhouette", samples, 10, True, 8)
-
-    def apart(vectors: np.ndarray) -> None:
-        for size in sizes:
-            options = {"min_cluster_size": size, "min_samples": samples, "algorithm": "brute", "copy": True}
-            labels = HDBSCAN(**options).fit(vectors.astype(float)).labels_
-            if len(np.unique(labels)) > 1:
-                silhouette_score(vectors, labels)
-
-    hdbscan(users("apart", 100))  # imports
-    for name in WORLDS:
-        for count in (1000, 4000):
-            vectors, spent = users(name, count), []
-            for work in (lambda v: hdbscan(v, min_samples=samples), lambda v: grouping.labels(v, 0), apart):
-                start = time.process_time()
-                work(vectors)
-                spent.append(time.process_time() - start)
-            one, now, before = spent
-            print(
-                f"{name}, {count:,} users: one {one:.2f} s; silhouette {now:.2f} s, {now / one:.1f} times; "
-                f"one size after another {before:.2f} s, {before / one:.1f} times",
-                flush=True,
-            )
-
-
 def table(largest: int, samples: int) -> list[str]:
     from sklearn.metrics import adjusted_rand_score
 
@@ -131,14 +97,10 @@ def main() -> None:
     parser.add_argument("--record", type=Path)
     parser.add_argument("--min-samples", type=int, default=3)
     parser.add_argument("--one", nargs=5)
-    parser.add_argument("--silhouette", action="store_true")
     arguments = parser.parse_args()
     if arguments.one:
         name, count, how, samples, file = arguments.one
         measured(name, int(count), how, int(samples), Path(file))
-        return
-    if arguments.silhouette:
-        silhouette(arguments.min_samples)
         return
     lines = table(arguments.users, arguments.min_samples)
     if arguments.record:

@@ -83,7 +83,7 @@ def retrievers(store: Store, encoder: TextEncoder, cut: bool) -> dict[str, Retri
     if not cut:
         return {**{name: part(Tally()) for name, part in parts.items()}, "fused": fused}
     pooled = {
-        name: Pooled(of=part.method, how="max", k=K).slot(Tally(), store=store, of=part)  # type: ignore[arg-type]
+        name: Pooled(of=part.method, k=K).slot(Tally(), store=store, of=part)  # type: ignore[arg-type]
         for name, part in parts.items()
     }
     return {**pooled, "fused": fused}

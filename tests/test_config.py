@@ -14,8 +14,9 @@ from pbr_jax import config as c
 from pbr_jax.base.types import UserError
 from pbr_jax.cache.artefacts import digest
 from pbr_jax.config import Config, Eval, Prompt
+from pbr_jax.config.schema import _REMOVED, entries, values
 from pbr_jax.experiment.plan import Plan
-from pbr_jax.methods import retrieve
+from pbr_jax.methods import METHODS, retrieve
 from pbr_jax.options import Options
 
 CONFIGS = sorted(Path(__file__).parents[1].joinpath("configs").rglob("*.py"))
@@ -52,6 +53,24 @@ def test_override_replaces_only_what_it_names():
     assert config.prompt == Config().prompt
 
 
+BEFORE = {"optimizer.frozen": "user_encoder.training.", "track": "user_encoder.training."}
+REMOVED = [(BEFORE.get(end, "" if "." in end else "retrieve.") + end, said) for end, said in _REMOVED.items()]
+ENDS = tuple(f".{end}" for end in _REMOVED)
+
+
+@pytest.mark.parametrize(("name", "said"), REMOVED)
+def test_a_removed_field_that_changed_nothing_is_read_from_older_runs(name: str, said: tuple[Any, str]):
+    assert c.override(Config(), {name: said[0]}) == Config()
+
+
+def test_no_method_has_a_removed_field():
+    for slot, methods in METHODS.items():
+        for cls in methods:
+            names = (f"{slot}.{name}" for name, *_ in entries(cls(), opened=True))
+            assert not [name for name in names if name.endswith(ENDS)]
+    assert not [name for name in values(Config()) if name.endswith(ENDS)]
+
+
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
@@ -61,6 +80,7 @@ def test_override_replaces_only_what_it_names():
         ({"retrieve": 1}, ["unknown config field 'retrieve'"]),
         ({"retrieve.tokenizer": "words"}, ["'tokenizer' is now 'analyser'", "write 'analyser'"]),
         ({"benchmark.tokenizer": "words"}, ["did you mean"]),
+        *(({name: "x"}, [f"{name!r} was removed: {instead}"]) for name, (_, instead) in REMOVED),
         ({"retrieve.k.deep": 1}, ["unknown config field"]),
         ({"retrieve.k": -1}, ["retrieve.k is -1", "at least 1"]),
         ({"retrieve.k": "4"}, ["retrieve.k is '4' (str), want int"]),

@@ -18,7 +18,6 @@ from pbr_jax.cache import artefacts
 from pbr_jax.corpus.vectors import VectorStore
 from pbr_jax.experiment.run_folder import RunFolder
 from pbr_jax.llm.answers_file import Answers
-from pbr_jax.methods.retrieve.two_stage import ProfileClusters
 
 
 @pytest.fixture(autouse=True)
@@ -42,10 +41,6 @@ def answers() -> None:
     Answers(cache_folder() / "llm.sqlite").add("text", {"0" * 64: "a"})
 
 
-def clusters() -> None:
-    ProfileClusters(np.zeros((1, 2), np.float32), 2, 1).labels([np.zeros(1, np.int64)])
-
-
 def run_folder() -> None:
     with RunFolder(cache_folder() / "out", {}).alone():
         pass
@@ -54,7 +49,6 @@ def run_folder() -> None:
 USERS: dict[str, Callable[[], object]] = {
     "artefact": lambda: artefacts.obtain("made_nowhere_else", {}, lambda folder: None),
     "answers": answers,
-    "clusters": clusters,
     "run folder": run_folder,
     "vectors": lambda: VectorStore(Encoder()).places(["a"]),
 }

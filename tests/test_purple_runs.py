@@ -203,7 +203,6 @@ def test_options_that_make_no_sense_are_told(fields, message):
         {"select.reward": "metric", "generate.max_new_tokens": 3},
         {"select.learns_from": "singles", "select.num_layers": 0, "select.reward": "per_token"},
         {"select.fusion": "concat_token", "select.prior": 1.0, "select.loss": "grpo", "select.updates": 2},
-        {"select.control": "pairwise", "select.advantage": "leave_one_out", "select.training.epochs": 2},
         {"neighbours.method": "mean", "neighbours.m": 2, "collaboration": "text", "select.own": 1},
         {"expand.method": "query2term", "expand.max_new_tokens": 3, "retrieve.method": "bm25"},
     ],

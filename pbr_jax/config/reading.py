@@ -21,7 +21,7 @@ from pbr_jax.base import file_hashes
 from pbr_jax.base.types import UserError
 from pbr_jax.cache import sources
 from pbr_jax.cache.code import code_of
-from pbr_jax.config.schema import SLOTS, Config, members, name_of, unknown
+from pbr_jax.config.schema import SLOTS, Config, members, name_of, removed, unknown
 from pbr_jax.methods import METHODS
 from pbr_jax.methods.retrieve import Fused
 from pbr_jax.options import (
@@ -285,6 +285,8 @@ def _replaced(options: Any, tree: Mapping[str, Any], prefix: str, config: Config
     types, changes = hints(type(options)), {}
     for name, value in tree.items():
         if name not in types:
+            if (gone := removed(prefix + name)) and value == gone[0]:
+                continue  # as runs of older versions say it
             raise unknown(prefix + name, config)
         old, hint, inner = getattr(options, name), types[name], f"{prefix}{name}."
         optional = value is None and not isinstance(hint, type)

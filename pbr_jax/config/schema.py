@@ -189,6 +189,25 @@ _RENAMED_FIELDS = {"tokenizer": "analyser"}
 """The same of fields of slots' methods, where another field has the old name."""
 
 
+_LENGTHS = "leave it out; the model's folder says how long texts are"
+_REMOVED = {
+    "select.control": ("none", "guessed rewards were not shown to help; raise select.rollouts"),
+    "select.proposals": (64, "guessed rewards were not shown to help; raise select.rollouts"),
+    "retrieve.centroid": ("mean", "leave it out; centroids are means of documents' vectors"),
+    "query_length": (None, _LENGTHS),
+    "document_length": (None, _LENGTHS),
+    "stop_words": ("none", "leave it out; the idf gives frequent words little weight"),
+    "track": ("none", "read the losses in metrics.jsonl of the training's folder"),
+    "optimizer.frozen": ("", "leave it out; of a generator, set generator.method lora"),
+}
+"""Ends of fields that older versions had: the value that changed nothing, and what replaces others."""
+
+
+def removed(name: str) -> tuple[Any, str] | None:
+    """What `_REMOVED` says of a field's name; None where it was never there."""
+    return next((said for end, said in _REMOVED.items() if f".{name}".endswith(f".{end}")), None)
+
+
 def unknown(name: str, config: Config) -> UserError:
     """The error for a field that does not exist, with the nearest names, or the method that has it."""
     slot, _, field = name.partition(".")
@@ -202,6 +221,8 @@ def unknown(name: str, config: Config) -> UserError:
     for old, new in renamed.items():
         if old in name.split("."):
             return UserError(f"unknown config field {name!r}: {old!r} is now {new!r}; write {new!r}")
+    if gone := removed(name):
+        return UserError(f"config field {name!r} was removed: {gone[1]}")
     known = [*values(config, opened=True)]
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     near += [k for k in known if k.rsplit(".", 1)[-1] == name.rsplit(".", 1)[-1] and k not in near]

@@ -1,9 +1,6 @@
 """Losses: pure functions of arrays. Each returns one value per example or token, without reduction."""
 
 from pbr_jax.losses.contrastive import (
-    cached_value_and_grad,
-    chunked_info_nce,
-    distinct_negatives,
     encode_in_chunks,
     info_nce,
     nt_xent,
@@ -17,7 +14,6 @@ from pbr_jax.losses.margin import (
     triplet,
 )
 from pbr_jax.losses.policy_gradient import (
-    controlled,
     grpo,
     leave_one_out,
     plackett_luce_log_prob,
@@ -32,10 +28,6 @@ from pbr_jax.losses.reduction import (
 )
 
 __all__ = [
-    "cached_value_and_grad",
-    "chunked_info_nce",
-    "controlled",
-    "distinct_negatives",
     "encode_in_chunks",
     "grpo",
     "info_nce",

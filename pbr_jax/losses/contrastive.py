@@ -1,8 +1,8 @@
 """Contrastive losses, and variants for batches that do not fit in memory.
 
 If arrays are sharded over devices, each query is contrasted with the documents of all devices. Gradient
-accumulation over small batches adds no negatives. `encode_in_chunks` and `cached_value_and_grad` compute the
-gradients of a large batch in the memory of one chunk. `chunked_info_nce` never stores all scores.
+accumulation over small batches adds no negatives. `encode_in_chunks` computes the gradients of a large batch
+in the memory of one chunk.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from pbr_jax.base.types import Params
 from pbr_jax.losses.reduction import masked_logsumexp
@@ -36,7 +36,7 @@ def info_nce(
       positives: True for the positives P of each query. None: document i is the positive of query i, and
         documents after the first q are negatives of all queries.
       temperature: tau, which divides the scores.
-      where: False for padding and for false negatives (see `distinct_negatives`).
+      where: False for padding and for false negatives.
 
     Returns:
       One float32 value per query. A query without positives or without negatives has value and gradient 0.
@@ -56,39 +56,6 @@ def info_nce(
     if where is None:
         where = jnp.ones((q, c), bool)
     return _minus_log_share(*_log_sums(query_embeddings, document_embeddings, positives, where, temperature))
-
-
-def chunked_info_nce(
-    query_embeddings: Float[Array, "q d"],
-    document_embeddings: Float[Array, "c d"],
-    positives: Bool[Array, "q c"] | None = None,
-    *,
-    temperature: float | Float[Array, ""],
-    chunk_size: int,
-    where: Bool[Array, "q c"] | None = None,
-) -> Float[Array, " q"]:
-    """`info_nce`, computed for `chunk_size` documents at a time in the forward and backward pass.
-
-    Values and gradients are those of `info_nce`, but no [q, c] matrix of scores is stored. `chunk_size` must
-    divide the number of documents.
-    """
-    q, c = len(query_embeddings), len(document_embeddings)
-    if positives is None:
-        _check_one_positive_each(q, c)
-
-    def log_sums(chunk: Any):
-        documents, columns, positives, where = chunk
-        rows = jnp.arange(q)[:, None]
-        positives = columns[None] == rows if positives is None else positives.T
-        where = jnp.ones_like(positives) if where is None else where.T
-        return _log_sums(query_embeddings, documents, positives, where, temperature)
-
-    # Masks are turned over, so that documents are the first axis of all that is cut into chunks.
-    masks = (None if mask is None else mask.T for mask in (positives, where))
-    chunks = _in_chunks((document_embeddings, jnp.arange(c), *masks), chunk_size)
-    right, everything, some = jax.lax.map(jax.checkpoint(log_sums, prevent_cse=False), chunks)
-    right, everything = (masked_logsumexp(sums.T, ~jnp.isneginf(sums.T)) for sums in (right, everything))
-    return _minus_log_share(right, everything, some.any(axis=0))
 
 
 def symmetric_info_nce(
@@ -148,29 +115,6 @@ def nt_xent(
     return losses.reshape(2, b).mean(axis=0)
 
 
-def distinct_negatives(
-    document_ids: Int[Array, " c"], positives: Bool[Array, "q c"] | None = None, *, queries: int | None = None
-) -> Bool[Array, "q c"]:
-    """The mask `where` of `info_nce` that removes duplicates of a query's positives from its negatives.
-
-    The mask is False for a document that has the id of one of the query's positives but is not a positive.
-    `positives` None: document i is the positive of query i. There are `queries` queries; None: c.
-
-    >>> import jax, jax.numpy as jnp
-    >>> jax.jit(distinct_negatives)(jnp.array([7, 8, 7])).tolist()
-    [[True, True, False], [True, True, True], [False, True, True]]
-    """
-    c = len(document_ids)
-    if positives is None:
-        q = c if queries is None else queries
-        _check_one_positive_each(q, c)
-        positives = jnp.eye(q, c, dtype=bool)
-    # Ids become groups 0 ... c - 1, so that a query's positives are marked by group, in [q, c] memory.
-    groups = jnp.unique(document_ids, return_inverse=True, size=c)[1]
-    has_positive = jnp.zeros_like(positives).at[:, groups].max(positives)
-    return positives | ~has_positive[:, groups]
-
-
 def encode_in_chunks(
     apply: Callable[[Params, Any], Float[Array, "k d"]], params: Params, inputs: Any, *, chunk_size: int
 ) -> Float[Array, "n d"]:
@@ -192,36 +136,6 @@ def encode_in_chunks(
     encode = jax.checkpoint(apply, prevent_cse=False)
     embeddings = jax.lax.map(lambda chunk: encode(params, chunk), chunks)
     return embeddings.swapaxes(0, 1).reshape(-1, embeddings.shape[-1])
-
-
-def cached_value_and_grad(
-    apply: Callable[[Params, Any], Float[Array, "k d"]],
-    params: Params,
-    *inputs: Any,
-    loss: Callable[..., Float[Array, ""]],
-    chunk_size: int,
-) -> tuple[Float[Array, ""], Params]:
-    """Value and gradients of `loss(*embeddings)`, computed in the memory of one chunk of rows.
-
-    `encode_in_chunks` encodes each of the inputs.
-
-    >>> import jax, jax.numpy as jnp
-    >>> def apply(params, rows):
-    ...     return rows @ params["kernel"]
-    >>> def loss(queries, documents):
-    ...     return info_nce(queries, documents, temperature=0.5).mean()
-    >>> @jax.jit
-    ... def gradients(params, queries, documents):
-    ...     return cached_value_and_grad(apply, params, queries, documents, loss=loss, chunk_size=2)
-    >>> value, _ = gradients({"kernel": jnp.eye(4)}, jnp.eye(4), 2 * jnp.eye(4))
-    >>> round(float(value), 4)  # log(1 + 3 / e^4)
-    0.0535
-    """
-
-    def whole(params: Params) -> Float[Array, ""]:
-        return loss(*(encode_in_chunks(apply, params, rows, chunk_size=chunk_size) for rows in inputs))
-
-    return jax.value_and_grad(whole)(params)
 
 
 def _log_sums(

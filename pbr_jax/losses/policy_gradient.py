@@ -129,41 +129,6 @@ def leave_one_out(
     return jnp.where(count > 1, centred * (count / jnp.maximum(count - 1, 1)), alone)
 
 
-def controlled(
-    rewards: Float[Array, "*b m"],
-    predicted: Float[Array, "*b m"],
-    known: Bool[Array, "*b m"],
-    *,
-    where: Bool[Array, "*b m"] | None = None,
-) -> Float[Array, "*b m"]:
-    r"""Advantages if only some rollouts have a known reward, and all have a predicted one (control variate).
-
-    Of m rollouts, f have a known reward r and g do not. All have a predicted reward r-hat:
-
-    .. math:: \frac{m}{f} (\Delta_i - \bar\Delta_{-i}), \ \Delta = r - \hat r \text{ where known}; \quad
-       \frac{m}{g} (\hat r_j - \bar{\hat r}_{-j}) \text{ elsewhere}
-
-    The subtracted means are those of the other rollouts of the same group (known or not). The gradient is
-    unbiased for any prediction that does not depend on the rewards. If none is known, this is
-    `leave_one_out` of the predictions; if all are, of r minus r-hat.
-
-    Gu et al. (Q-Prop), https://arxiv.org/abs/1611.02247, 2017, Eq. 8. Here the expectation of the prediction
-    is estimated from samples.
-
-    >>> import jax.numpy as jnp
-    >>> known = jnp.array([True, True, False, False])
-    >>> controlled(jnp.array([1.0, 4.0, 0, 0]), jnp.array([1.0, 2.0, 2.0, 3.0]), known).tolist()
-    [-4.0, 4.0, -2.0, 2.0]
-    """
-    counted = jnp.ones(rewards.shape, bool) if where is None else where
-    total = counted.sum(axis=-1, keepdims=True)
-    advantages = jnp.zeros(rewards.shape, jnp.float32)
-    for values, here in ((rewards - predicted, counted & known), (predicted, counted & ~known)):
-        share = total / jnp.maximum(here.sum(axis=-1, keepdims=True), 1)
-        advantages = jnp.where(here, share * leave_one_out(values, where=here), advantages)
-    return advantages
-
-
 def reinforce(
     log_probs: Float[Array, "*b"], advantages: Float[Array, "*b"], *, where: Bool[Array, "*b"] | None = None
 ) -> Float[Array, "*b"]:

@@ -114,11 +114,11 @@ def write(
     (folder / f".{WEIGHTS}").replace(folder / WEIGHTS)
 
 
-def read(folder: Path, modules: Modules, params: Params, *, outputs_first: bool) -> Adapter:
+def read(folder: Path, modules: Modules, params: Params) -> Adapter:
     """The adapter of a folder, for a model of these parameters (or their shapes). Raises UserError: no
     adapter, one of another kind than LoRA or of another model, files that are damaged."""
     config = _config(folder)
-    places = _places(modules, params, outputs_first)
+    places = _places(modules, params)
     adapter: Params = {}
     filled: dict[tuple[str, str], set[int]] = {}
     for name, array in pretrained.read_tensors(folder / WEIGHTS).items():
@@ -154,12 +154,12 @@ def read(folder: Path, modules: Modules, params: Params, *, outputs_first: bool)
     return Adapter(adapter, config.scale)
 
 
-def tuned(folder: Path, modules: Modules, params: Params, *, outputs_first: bool) -> Params:
+def tuned(folder: Path, modules: Modules, params: Params) -> Params:
     """The parameters with what a folder holds: an adapter merged into them, or all of them tuned. They
     keep their number format, and stay on their devices, divided as they are."""
     if not (folder / PARAMS).is_file():
-        adapter = read(folder, modules, params, outputs_first=outputs_first)
-        return lora.merged(params, adapter.params, adapter.scale, outputs_first=outputs_first)
+        adapter = read(folder, modules, params)
+        return lora.merged(params, adapter.params, adapter.scale)
 
     def place(own: jax.Array, other: jax.Array) -> jax.Array:
         return jax.device_put(other.astype(own.dtype), own.sharding)
@@ -230,7 +230,7 @@ class _Place(NamedTuple):
     rows: int
 
 
-def _places(modules: Modules, params: Params, outputs_first: bool) -> dict[str, list[_Place]]:
+def _places(modules: Modules, params: Params) -> dict[str, list[_Place]]:
     """By the name of a map in the files, what it is of the model: several maps where it is fused."""
     places: dict[str, list[_Place]] = {}
     for path, part in modules.items():
@@ -239,8 +239,7 @@ def _places(modules: Modules, params: Params, outputs_first: bool) -> dict[str, 
             own = own.get(piece, {})
         if "kernel" not in own:
             continue
-        layers, *sides = own["kernel"].shape
-        outputs, inputs = sides if outputs_first else reversed(sides)
+        layers, outputs, inputs = own["kernel"].shape
         name, start, rows = part if isinstance(part, Part) else (part, 0, outputs)
         for layer in range(layers):
             place = _Place(path, layer, layers, outputs, inputs, start, rows)

@@ -5,7 +5,7 @@ tokens attend to it packed, a block at a time, so that its scores stay in a core
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -63,14 +63,16 @@ def attend(
     layout: Layout,
     window: Int[Array, ""] | None,
     cap: float | None,
+    bias: Sequence[Float[Array, "#a t _s"]] | None = None,
 ) -> Float[Array, "n d"]:
     """Attention of every packed token over `pieces`, the first of which is the tokens' own.
 
     Args:
       query: scaled.
-      layout: where the tokens lie in rows; positions rise in a row, but for padding.
+      layout: where the tokens lie in rows; positions rise in a row, but for padding or with a bias.
       window: how many tokens back are seen; None: all.
       cap: scores are squashed into (-cap, cap).
+      bias: what is added to the scores of each piece, where every head has keys of its own.
     """
     n, a, h = query.shape
     k = pieces[0][0].shape[1]
@@ -78,8 +80,10 @@ def attend(
     query = query.reshape(n, k, a // k, h)
     rows = layout.spread(query)
     rowwise = [x for x in pieces if x[0].ndim == 4]
-    over = _over_long if any(_is_long(t, x) for x in rowwise) else _over_rows
-    own = over(rows, rowwise, layout.positions, window, cap)
+    if bias is None and any(_is_long(t, x) for x in rowwise):
+        own = _over_long(rows, rowwise, layout.positions, window, cap)
+    else:
+        own = _over_rows(rows, rowwise, layout.positions, window, cap, bias)
     shared = [x for x in pieces if x[0].ndim == 3]
     if not shared:
         return layout.pack(own.whole().astype(query.dtype)).reshape(n, -1)
@@ -207,28 +211,33 @@ def _over_rows(
     positions: Int[Array, "b t"],
     window: Int[Array, ""] | None,
     cap: float | None,
+    bias: Sequence[Float[Array, "#k t _s"]] | None = None,
 ) -> Part:
     """Attention of the tokens of each row to what is the row's."""
     t = query.shape[1]
     # Scores come out as [b k g r s] without moving them: the largest arrays of the layer.
     query = query.transpose(0, 2, 3, 1, 4)
 
-    def block(some: Array, own: Array, pieces: list[Piece]) -> Part:  # [b k g r h], [b r]
-        scores = [_masked(_scores(some, keys), own, places, window, cap) for keys, _, places in pieces]
+    def block(some: Array, own: Array, pieces: list[Piece], rows: slice) -> Part:  # [b k g r h], [b r]
+        scores = [_scores(some, keys) for keys, _, _ in pieces]
+        if bias is not None:
+            scores = [x + added[None, :, None, rows] for x, added in zip(scores, bias, strict=True)]
+        scores = [_masked(x, own, places, window, cap) for x, (_, _, places) in zip(scores, pieces)]
         most = functools.reduce(jnp.maximum, [x.max(axis=-1, keepdims=True) for x in scores])
         weights = [jnp.exp(x - most) for x in scores]
         total = functools.reduce(jnp.add, [x.sum(axis=-1, keepdims=True) for x in weights])
         mixed = [_mix(x.astype(values.dtype), values) for x, (_, values, _) in zip(weights, pieces)]
         return Part(most, total, functools.reduce(jnp.add, mixed))
 
-    # Tokens stand in order: no block sees what comes after it.
+    # Without a bias tokens stand in order: no block sees what comes after it.
     size = -(-t // (QUERY_BLOCKS * QUERY_BLOCK)) * QUERY_BLOCK
     (keys, values, places), *past = pieces
     parts = []
     for start in range(0, t, size):
         end = min(start + size, t)
-        seen = [(keys[:, :, :end], values[:, :, :end], places[:, :end]), *past]
-        parts.append(block(query[:, :, :, start:end], positions[:, start:end], seen))
+        last = end if bias is None else keys.shape[2]
+        seen = [(keys[:, :, :last], values[:, :, :last], places[:, :last]), *past]
+        parts.append(block(query[:, :, :, start:end], positions[:, start:end], seen, slice(start, end)))
     whole = Part(*(jnp.concatenate(x, axis=3) for x in zip(*parts)))
     return Part(*(x.transpose(0, 3, 1, 2, 4) for x in whole))
 

@@ -21,34 +21,46 @@ _ACTIVATIONS: dict[str, Literal["silu", "gelu_tanh"]] = {"silu": "silu", "gelu_p
 
 
 @dataclass(frozen=True, kw_only=True)
-class CausalLMConfig:
-    """The sizes of a model and what its layers do; every field is static."""
+class DecoderLayerConfig:
+    """The sizes of a layer and what it does; every field is static."""
 
-    vocab_size: int
     width: int  # of hidden states
     mlp_width: int
-    num_layers: int
     num_heads: int
     num_kv_heads: int  # fewer than num_heads: groups of heads share keys and values
-    head_width: int
-    context: int  # longest sequence the model was made for, in tokens
-    rope: Rope
-    local_rope: Rope | None = None  # of the layers with a window; None: the same as the others
-    windows: tuple[int, ...] = ()  # tokens that each layer sees, its own included; 0: all; empty: all, all
-    activation: Literal["silu", "gelu_tanh"] = "silu"
+    head_width: int  # num_heads * head_width need not be width
+    activation: Literal["silu", "gelu_tanh", "relu"] = "silu"
+    gated: bool = True  # the MLP multiplies act(gate) and up; else it is act(up)
     norm_epsilon: float = 1e-6
     norm_offset: float = 0.0  # added to the weights of norms
     qk_norm: bool = False  # queries and keys are normed, head by head
     post_norms: bool = False  # attention and MLP are normed again before they are added
     attention_scale: float | None = None  # of scores; None: head_width ** -0.5
     attention_cap: float | None = None  # scores become cap * tanh(score / cap)
-    logit_cap: float | None = None  # so do logits
-    scale_embedding: bool = False  # by width ** 0.5
-    tied: bool = True  # the output matrix is the embedding matrix
     qkv_bias: bool = False
     output_bias: bool = False  # of the attention's output projection
     mlp_bias: bool = False
     fused: bool = False  # query, key and value are one map in Hugging Face's files, and gate and up another
+
+    @property
+    def scale(self) -> float:
+        """What queries are multiplied with."""
+        return self.attention_scale or self.head_width**-0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class CausalLMConfig(DecoderLayerConfig):
+    """The sizes of a model and what its layers do."""
+
+    vocab_size: int
+    num_layers: int
+    context: int  # longest sequence the model was made for, in tokens
+    rope: Rope
+    local_rope: Rope | None = None  # of the layers with a window; None: the same as the others
+    windows: tuple[int, ...] = ()  # tokens that each layer sees, its own included; 0: all; empty: all, all
+    logit_cap: float | None = None  # logits become cap * tanh(logit / cap)
+    scale_embedding: bool = False  # by width ** 0.5
+    tied: bool = True  # the output matrix is the embedding matrix
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from pbr_jax.models import lora
 from pbr_jax.models.attention import Layout, attend, mass
-from pbr_jax.models.causal_lm_config import CausalLMConfig
+from pbr_jax.models.causal_lm_config import CausalLMConfig, DecoderLayerConfig
 from pbr_jax.models.layers import KEPT, RMSNorm, token_numbers
 from pbr_jax.models.rope import Rope
 
@@ -72,23 +72,14 @@ class Decoder(nn.Module):
         pasts = [part for part in parts if part.positions.shape[-1]]
         layout = _numbered(_layout(positions, tokens), rows)._replace(watched=watched)
         rotation = _rotations(config, positions, layout, long)
-        # For a gradient only what linear maps gave, and what dropout left in, is kept: computing the rest
-        # again takes less time than moving it (benchmarks/RESULTS.md), and less than half of the memory.
-        kept = jax.checkpoint_policies.save_only_these_names(KEPT, PRODUCT)
-        layers = nn.scan(
-            nn.remat(_Layer, prevent_cse=False, policy=None if self.remat else kept),
-            variable_axes={"params": 0},
-            split_rngs={"params": True, "dropout": True},
-            in_axes=(0, 0, nn.broadcast, nn.broadcast, nn.broadcast),  # pyright: ignore[reportArgumentType]
-            length=config.num_layers,
-        )(config, self.dtype, self.dropout, name="layers")
+        layers = scanned(config, self.dtype, self.dropout, config.num_layers, remat=self.remat)
         x = embedding[layout.pack(ids)]
         if config.scale_embedding:
             x = x * jnp.asarray(config.width**0.5, self.dtype)  # rounded, as the models were trained
-        held = tuple((part.keys, part.values) for part in pasts)
-        places = tuple(part.positions for part in pasts)
-        x, (keys, values, got) = layers(x, _kinds(config), held, places, layout, rotation)
-        x = _norm(config, self.dtype, "norm")(x)
+        own = _kinds(config)._replace(held=tuple((part.keys, part.values) for part in pasts))
+        same = Same(layout, tuple(part.positions for part in pasts), rotation)
+        x, (keys, values, got) = layers(x, own, same)
+        x = norm(config, self.dtype, "norm")(x)
         return Output(layout.spread(x), keys, values, got and tuple(each.sum(0) for each in got))
 
 
@@ -107,42 +98,73 @@ def _numbered(layout: Layout, rows: Int[Array, "b"] | None) -> Layout:
     return layout._replace(numbers=layout.pack(token_numbers(rows, layout.positions)))
 
 
-class _Kind(NamedTuple):
-    """What one layer does otherwise than others; None: nothing. Stacked over layers for the scan."""
-
-    window: Int[Array, "*l"] | None  # tokens that it sees
-    rope: Int[Array, "*l"] | None  # which rotation it takes
-
-
-def _kinds(config: CausalLMConfig) -> _Kind:
-    windows = np.array(config.windows, np.int32)
-    if not windows.any():
-        return _Kind(None, None)
-    rope = None if config.local_rope is None else jnp.asarray(windows > 0, jnp.int32)
-    return _Kind(jnp.asarray(np.where(windows > 0, windows, EVERYTHING), jnp.int32), rope)
-
-
 _Numbers = Int[Array, "n"] | None
 _Rotation = tuple[Float[Array, "r n 1 w"], Float[Array, "r n 1 w"]]
+_Pair = tuple[Float[Array, "*_ k _ h"], Float[Array, "*_ k _ h"]]
+
+
+class Own(NamedTuple):
+    """What one layer has for itself. Stacked over layers for the scan."""
+
+    window: Int[Array, "*l"] | None = None  # tokens that it sees; None: all
+    rope: Int[Array, "*l"] | None = None  # which rotation it takes; None: the first
+    held: tuple[_Pair, ...] = ()  # keys and values of earlier tokens, part by part
+    cross: _Pair | None = None  # those of another text, which an encoder has read
+
+
+class Same(NamedTuple):
+    """What all layers share."""
+
+    layout: Layout
+    places: tuple[Int[Array, "*_"], ...] = ()  # positions of the earlier tokens, part by part
+    rotations: _Rotation | None = None
+    bias: tuple[Float[Array, "a t _s"], ...] | None = None  # added to the scores, as in `attend`
+    text: Int[Array, "c s"] | None = None  # of the other texts' tokens: 0; -1: padding
+
+
+def _kinds(config: CausalLMConfig) -> Own:
+    windows = np.array(config.windows, np.int32)
+    if not windows.any():
+        return Own()
+    rope = None if config.local_rope is None else jnp.asarray(windows > 0, jnp.int32)
+    return Own(jnp.asarray(np.where(windows > 0, windows, EVERYTHING), jnp.int32), rope)
+
+
+def scanned(
+    config: DecoderLayerConfig,
+    dtype: Any,
+    dropout: float,
+    length: int,
+    *,
+    remat: bool = False,
+    keeps: bool = True,
+) -> Any:
+    """The layers of a module, stacked as `layers`: `(x, own, same) -> (x, what each layer has)`.
+
+    `keeps`: whether they have keys and values, and `Output.mass`.
+    """
+    # For a gradient only what linear maps gave, and what dropout left in, is kept: computing the rest
+    # again takes less time than moving it (benchmarks/RESULTS.md), and less than half of the memory.
+    kept = jax.checkpoint_policies.save_only_these_names(KEPT, PRODUCT)
+    return nn.scan(
+        nn.remat(_Layer, prevent_cse=False, policy=None if remat else kept),
+        variable_axes={"params": 0},
+        split_rngs={"params": True, "dropout": True},
+        in_axes=(0, nn.broadcast),  # pyright: ignore[reportArgumentType]
+        length=length,
+    )(config, dtype, dropout, keeps, name="layers")
 
 
 class _Layer(nn.Module):
-    config: CausalLMConfig
+    config: DecoderLayerConfig
     dtype: Any
     dropout: float = 0.0
+    keeps: bool = True
 
     @nn.compact
-    def __call__(
-        self,
-        x: Float[Array, "n d"],
-        kind: _Kind,
-        held: tuple[tuple[Float[Array, "*_ k _ h"], Float[Array, "*_ k _ h"]], ...],
-        places: tuple[Int[Array, "*_"], ...],
-        layout: Layout,
-        rotations: _Rotation,
-    ) -> tuple[Float[Array, "n d"], tuple[Float[Array, "b k t h"], Float[Array, "b k t h"], Any]]:
-        c = self.config
-        y = _norm(c, self.dtype, "attention_norm")(x)
+    def __call__(self, x: Float[Array, "n d"], own: Own, same: Same) -> tuple[Float[Array, "n d"], Any]:
+        c, layout = self.config, same.layout
+        y = norm(c, self.dtype, "attention_norm")(x)
         some = layout.numbers
         query, key = (
             self._heads(name, heads, y, some)
@@ -151,30 +173,46 @@ class _Layer(nn.Module):
         value = self._heads("value", c.num_kv_heads, y, some)
         if c.qk_norm:
             query, key = (
-                _norm(c, self.dtype, f"{name}_norm")(z) for name, z in (("query", query), ("key", key))
+                norm(c, self.dtype, f"{name}_norm")(z) for name, z in (("query", query), ("key", key))
             )
-        cosine, sine = (x[0] if kind.rope is None else x[kind.rope] for x in rotations)
-        query, key = _rotate(query, cosine, sine), _rotate(key, cosine, sine)
+        if same.rotations is not None:
+            cosine, sine = (x[0] if own.rope is None else x[own.rope] for x in same.rotations)
+            query, key = _rotate(query, cosine, sine), _rotate(key, cosine, sine)
         # Heads before tokens: the layout that attention multiplies and that a cache is kept in.
         key, value = layout.spread(key).swapaxes(1, 2), layout.spread(value).swapaxes(1, 2)
-        pieces = [(key, value, layout.positions), *((*kv, at) for kv, at in zip(held, places))]
-        query = query * (c.attention_scale or c.head_width**-0.5)
-        how = pieces, layout, kind.window, c.attention_cap
-        attended, got = attend(query, *how), None if layout.watched is None else mass(query, *how)
+        pieces = [(key, value, layout.positions), *((*kv, at) for kv, at in zip(own.held, same.places))]
+        query = query * c.scale
+        how = pieces, layout, own.window, c.attention_cap
+        attended, got = attend(query, *how, same.bias), None if layout.watched is None else mass(query, *how)
         attended = self._project("output", c.width, c.output_bias, attended, some)
         if c.post_norms:
-            attended = _norm(c, self.dtype, "attention_post_norm")(attended)
+            attended = norm(c, self.dtype, "attention_post_norm")(attended)
         x = x + attended
-        y = self._mlp(_norm(c, self.dtype, "mlp_norm")(x), some)
+        if own.cross is not None and same.text is not None:
+            x = x + self._cross(norm(c, self.dtype, "cross_norm")(x), (*own.cross, same.text), some)
+        y = self._mlp(norm(c, self.dtype, "mlp_norm")(x), some)
         if c.post_norms:
-            y = _norm(c, self.dtype, "mlp_post_norm")(y)
-        return x + y, (key, value, got)
+            y = norm(c, self.dtype, "mlp_post_norm")(y)
+        return x + y, (key, value, got) if self.keeps else None
+
+    def _cross(self, x: Float[Array, "n d"], piece: Any, numbers: _Numbers) -> Float[Array, "n d"]:
+        """Attention to other texts. Consecutive rows that read one text are more queries of it: no position
+        and no order matters here."""
+        c, texts = self.config, len(piece[2])
+        query = self._heads("cross_query", c.num_heads, x, numbers) * c.scale
+        layout = Layout(jnp.zeros((texts, len(x) // texts), jnp.int32), None, None)
+        nowhere = jnp.zeros((1, len(x) // texts, 1), jnp.float32)
+        read = attend(query, [piece], layout, None, c.attention_cap, [nowhere])
+        return self._project("cross_output", c.width, c.output_bias, read, numbers)
 
     def _mlp(self, x: Float[Array, "n d"], numbers: _Numbers) -> Float[Array, "n d"]:
-        c = self.config
-        gate = self._project("gate", c.mlp_width, c.mlp_bias, x, numbers)
-        up = self._project("up", c.mlp_width, c.mlp_bias, x, numbers)
-        return self._project("down", c.width, c.mlp_bias, _ACTIVATIONS[c.activation](gate) * up, numbers)
+        c, act = self.config, _ACTIVATIONS[self.config.activation]
+        if c.gated:
+            gate = self._project("gate", c.mlp_width, c.mlp_bias, x, numbers)
+            inner = act(gate) * self._project("up", c.mlp_width, c.mlp_bias, x, numbers)
+        else:
+            inner = act(self._project("up", c.mlp_width, c.mlp_bias, x, numbers))
+        return self._project("down", c.width, c.mlp_bias, inner, numbers)
 
     def _heads(
         self, name: str, heads: int, x: Float[Array, "n d"], numbers: _Numbers
@@ -184,10 +222,10 @@ class _Layer(nn.Module):
         return y.reshape(-1, heads, c.head_width)
 
     def _project(self, name: str, width: int, bias: bool, x: Array, numbers: _Numbers) -> Array:
-        return _Projection(width, bias, self.dtype, self.dropout, name=name)(x, numbers)
+        return Projection(width, bias, self.dtype, self.dropout, name=name)(x, numbers)
 
 
-class _Projection(nn.Module):
+class Projection(nn.Module):
     """A linear map whose kernel is kept as in Hugging Face's files."""
 
     width: int
@@ -212,10 +250,10 @@ def times(x: Float[Array, "n i"], kernel: Float[Array, "o i"], dtype: Any) -> Fl
     return jax.lax.optimization_barrier(jnp.einsum("oi,ni->on", kernel, x, preferred_element_type=dtype)).T
 
 
-_ACTIVATIONS = {"silu": nn.silu, "gelu_tanh": nn.gelu}  # nn.gelu is the tanh approximation
+_ACTIVATIONS = {"silu": nn.silu, "gelu_tanh": nn.gelu, "relu": nn.relu}  # nn.gelu: the tanh approximation
 
 
-def _norm(config: CausalLMConfig, dtype: Any, name: str) -> RMSNorm:
+def norm(config: DecoderLayerConfig, dtype: Any, name: str) -> RMSNorm:
     return RMSNorm(config.norm_epsilon, config.norm_offset, dtype, name=name)
 
 

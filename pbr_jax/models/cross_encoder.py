@@ -31,12 +31,10 @@ class CrossEncoderConfig:
     head: bool = False  # the pretrained classification head: dense, tanh, one output
     user_width: int | None = None  # of a user embedding; 0: a score that knows no users; None: no score
     user_layers: int = 2  # of MLP_2, tanh between them; the released code has one linear map
-    score_layers: int = 3  # of MLP_3, tanh between them
 
     def __post_init__(self) -> None:
-        for name in ("user_layers", "score_layers"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} is {getattr(self, name)}; at least one is wanted")
+        if self.user_layers < 1:
+            raise UserError(f"user_layers is {self.user_layers}; at least one is wanted")
 
 
 class CrossEncoder(NamedTuple):
@@ -125,7 +123,7 @@ def _parts(config: CrossEncoderConfig) -> _Parts:
         bert.bert(config.body),
         layers.mlp(d, (d, 1)),
         layers.mlp(config.user_width or 0, (d,) * config.user_layers),
-        layers.mlp(2 * d if config.user_width else d, (d,) * (config.score_layers - 1) + (1,)),
+        layers.mlp(2 * d if config.user_width else d, (d, d, 1)),
     )
 
 
@@ -156,7 +154,7 @@ def has_head(tensors: Iterable[str]) -> bool:
 
 
 def load(
-    folder: Path, key: Array, *, user_width: int | None = None, user_layers: int = 2, score_layers: int = 3
+    folder: Path, key: Array, *, user_width: int | None = None, user_layers: int = 2
 ) -> tuple[CrossEncoder, Params, CrossEncoderConfig]:
     """Loads model, parameters (on the default device) and configuration of a BERT, RoBERTa or XLM-R folder.
 
@@ -170,7 +168,6 @@ def load(
         head=has_head(tensors),
         user_width=user_width,
         user_layers=user_layers,
-        score_layers=score_layers,
     )
     model = cross_encoder(config)
     target = jax.eval_shape(model.init, key)

@@ -24,7 +24,6 @@ class DualEncoderConfig:
 
     tower: bert.BertConfig
     pooling: bert.Pooling = "mean"
-    shared: bool = True  # one tower for queries and documents
     normalize: bool = True  # texts to unit length, so that inner products are cosines
     user_width: int | None = None  # of a user embedding; None: no users
     user_layers: int = 2  # of MLP_1, tanh between them; the released code has one linear map
@@ -59,25 +58,24 @@ def dual_encoder(config: DualEncoderConfig) -> Model:
     - key: the random key of dropout in the towers; None: no dropout.
     - rows: Int [b], numbers of the texts (queries or documents), for dropout; None: 0, 1, ...
 
-    Parameters: `tower`, or `query_tower` and `document_tower`, as in `bert`; `user` if there are users.
+    Parameters: `tower`, for queries and documents, as in `bert`; `user` if there are users.
     """
     tower = bert.bert(config.tower)
     users_map = layers.mlp(config.user_width or 0, (config.tower.hidden_size,) * config.user_layers)
-    names = ("tower",) if config.shared else ("query_tower", "document_tower")
 
     def init(key: Array) -> Params:
-        params = {name: tower.init(jax.random.fold_in(key, i)) for i, name in enumerate(names)}
+        params = {"tower": tower.init(jax.random.fold_in(key, 0))}
         if config.user_width is not None:
             params["user"] = users_map.init(jax.random.fold_in(key, 2))
         return params
 
     def embed(
-        params: Params, name: str, texts: Tokens | None, key: Array | None, rows: Int[Any, "b"] | None
+        params: Params, texts: Tokens | None, key: Array | None, rows: Int[Any, "b"] | None
     ) -> Float[Array, "b d"] | None:
         if texts is None:
             return None
         segments = jnp.asarray(texts.mask, jnp.int32)
-        states = tower.apply(params[name], texts.ids, segments=segments, key=key, rows=rows)
+        states = tower.apply(params["tower"], texts.ids, segments=segments, key=key, rows=rows)
         positions = jnp.broadcast_to(jnp.arange(segments.shape[1]), segments.shape)
         how: Any = {"pooling": config.pooling, "normalize": config.normalize}
         return bert.pool(states, segments, positions, 1, **how)[:, 0]
@@ -100,8 +98,8 @@ def dual_encoder(config: DualEncoderConfig) -> Model:
     ) -> Embeddings:
         keys = (None, None) if key is None else jax.random.split(key)
         return Embeddings(
-            queries=embed(params, names[0], queries, keys[0], rows),
-            documents=embed(params, names[-1], documents, keys[1], rows),
+            queries=embed(params, queries, keys[0], rows),
+            documents=embed(params, documents, keys[1], rows),
             users=project(params, users),
         )
 
@@ -109,15 +107,12 @@ def dual_encoder(config: DualEncoderConfig) -> Model:
 
 
 def from_bert(config: DualEncoderConfig, tower: Params, key: Array) -> Params:
-    """Parameters with towers from a pretrained BERT (`bert.load`) and a randomly initialised user map."""
+    """Parameters with the tower of a pretrained BERT (`bert.load`) and a randomly initialised user map."""
 
-    def fresh(key: Array) -> Params:  # under jit the random towers are no outputs, and so never made
+    def fresh(key: Array) -> Params:  # under jit the random tower is no output, and so never made
         return {name: part for name, part in dual_encoder(config).init(key).items() if name == "user"}
 
-    if config.shared:
-        return {"tower": tower} | jax.jit(fresh)(key)
-    copy = jax.tree.map(jnp.copy, tower)  # buffers of their own, for a step that donates them
-    return {"query_tower": tower, "document_tower": copy} | jax.jit(fresh)(key)
+    return {"tower": tower} | jax.jit(fresh)(key)
 
 
 def personalize(

@@ -22,7 +22,7 @@ from pbr_jax.models.rules import flatten, unflatten
 _A, _B = "lora_a", "lora_b"
 
 
-def init(key: Array, params: Params, targets: Collection[str], rank: int, *, outputs_first: bool) -> Params:
+def init(key: Array, params: Params, targets: Collection[str], rank: int) -> Params:
     """A new adapter, which does not change the model: A is uniform within ±1 / sqrt(inputs), as in PEFT, and
     B is 0.
 
@@ -31,7 +31,6 @@ def init(key: Array, params: Params, targets: Collection[str], rank: int, *, out
       targets: the names of the linear maps to adapt, such as `query` and `value`, in all stacks. `query`
         includes `cross_query`.
       rank: r.
-      outputs_first: whether kernels are [outputs inputs] rather than [inputs outputs].
 
     Raises UserError for a name that the model does not have.
     """
@@ -48,8 +47,7 @@ def init(key: Array, params: Params, targets: Collection[str], rank: int, *, out
     adapter: dict[str, Array] = {}
     chosen = [path for path in kernels if names[path] in targets]
     for path, own in zip(chosen, jax.random.split(key, len(chosen))):
-        *stack, rows, columns = kernels[path]
-        outputs, inputs = (rows, columns) if outputs_first else (columns, rows)
+        *stack, outputs, inputs = kernels[path]
         bound = 1 / math.sqrt(inputs)
         name = path.removesuffix("kernel")
         adapter[f"{name}a"] = jax.random.uniform(own, (*stack, rank, inputs), jnp.float32, -bound, bound)
@@ -63,16 +61,17 @@ def attached(params: Params, adapter: Params, scale: float) -> Params:
     return _joined(params, adapter, lambda own, pair: own | {_A: pair["a"], _B: scale * pair["b"]})
 
 
-def merged(params: Params, adapter: Params, scale: float, *, outputs_first: bool) -> Params:
+def merged(params: Params, adapter: Params, scale: float) -> Params:
     """The parameters with the products added to their kernels. Sums are computed in float32 and rounded to
     the kernel's dtype. Sharded kernels stay sharded."""
 
     def merge(own: Params, pair: Params) -> Params:
-        axes = "...or,...ri->...oi" if outputs_first else "...or,...ri->...io"
         kernel = own["kernel"]
 
         def add(kernel: Array, a: Array, b: Array) -> Array:
-            product = jnp.einsum(axes, b, a, precision="highest", preferred_element_type=jnp.float32)
+            product = jnp.einsum(
+                "...or,...ri->...oi", b, a, precision="highest", preferred_element_type=jnp.float32
+            )
             return (kernel.astype(jnp.float32) + scale * product).astype(kernel.dtype)
 
         place = kernel.sharding if isinstance(kernel, jax.Array) else None

@@ -5,9 +5,9 @@ differs from other transformers in three ways. Attention scores are not scaled. 
 the distance between two tokens, which all layers of a stack share. Norms do not subtract the mean, and
 neither norms nor projections have a bias.
 
-Encoder and decoder are stacks of scanned layers. The decoder reads the keys and values of earlier tokens
-(`Past`) and of the encoder's output (`Cross`). It returns those of the new tokens and their hidden states,
-from which `logits` computes logits over the vocabulary.
+Encoder and decoder are stacks of the layers of `causal_lm_layers`. The decoder reads the keys and values of
+earlier tokens (`Past`) and of the encoder's output (`Cross`). It returns those of the new tokens and their
+hidden states, from which `logits` computes logits over the vocabulary.
 """
 
 import dataclasses
@@ -23,10 +23,12 @@ from jaxtyping import Array, Bool, Float, Int
 
 from pbr_jax.base.types import Params, UserError
 from pbr_jax.models import pretrained, sharding
-from pbr_jax.models.layers import precision, rngs, token_numbers
-from pbr_jax.models.rules import Rule, assign, transpose
+from pbr_jax.models.causal_lm import logits
+from pbr_jax.models.causal_lm_layers import Output
+from pbr_jax.models.layers import precision, rngs
+from pbr_jax.models.rules import Rule, assign
 from pbr_jax.models.t5_config import T5Config
-from pbr_jax.models.t5_layers import Cross, CrossProjection, Decoder, Encoder, Numbers, Output, Past
+from pbr_jax.models.t5_layers import Cross, CrossProjection, Past, Rows, Stack
 
 __all__ = ["RULES", "SHARDING", "T5", "Cross", "Output", "Past", "load", "logits", "read_config", "t5"]
 
@@ -37,7 +39,7 @@ class T5:
     inputs of adapters (`lora`) are dropped where a key is given.
 
     Attention scores, norms and softmax are computed in float32 for any `dtype`. `key` is the random key of
-    dropout; None: no dropout. Its masks depend on the key and on the `numbers` of tokens (`token_numbers`).
+    dropout; None: no dropout. Its masks depend on the key and on the `rows`' numbers.
 
     Parameters: `embedding [v d]`, `encoder/...` and `decoder/...` with `layers/...` stacked on axis 0,
     `cross/{key,value}/kernel` stacked likewise, and `head [v d]` unless tied.
@@ -56,12 +58,12 @@ class T5:
         embedding = jax.random.normal(keys[0], shape, self.dtype)
         x, mask = embedding[:1][None], jnp.ones((1, 1), bool)
         params: Params = {"embedding": embedding}
-        params["encoder"] = self._module(Encoder).init(keys[1], x, mask)["params"]
+        params["encoder"] = self._module(Stack).init(keys[1], x, mask)["params"]
         (read, values), made = self._module(CrossProjection).init_with_output(keys[2], x)
         params["cross"] = made["params"]
         with precision(self.dtype):
-            inputs = x, Cross(read, values, mask), self._no_past(1)
-            params["decoder"] = self._module(Decoder).init(keys[3], *inputs)["params"]
+            inputs = x, None, Cross(read, values, mask)
+            params["decoder"] = self._module(Stack, decodes=True).init(keys[3], *inputs)["params"]
         if not self.config.tied:
             params["head"] = jax.random.normal(keys[4], shape, self.dtype) * self.config.width**-0.5
         return params
@@ -71,23 +73,25 @@ class T5:
         params: Params,
         ids: Int[Array, "b s"],
         mask: Bool[Array, "b s"],
-        numbers: Numbers = None,
+        rows: Rows = None,
         key: Array | None = None,
     ) -> Float[Array, "b s d"]:
         """Hidden states of texts. `mask` is True for real tokens. Padding may be on either side; its outputs
         are meaningless."""
-        return self._run(Encoder, params["encoder"], params["embedding"][ids], mask, numbers, key=key)
+        inputs = params["embedding"][ids], mask, None, None, rows
+        return self._run(self._module(Stack), params["encoder"], *inputs, key=key)[0]
 
     def cross(
         self,
         params: Params,
         encoded: Float[Array, "b s d"],
         mask: Bool[Array, "b s"],
-        numbers: Numbers = None,
+        rows: Rows = None,
         key: Array | None = None,
     ) -> Cross:
         """The decoder's keys and values of the encoder's output."""
-        keys, values = self._run(CrossProjection, params["cross"], encoded, numbers, key=key)
+        module = self._module(CrossProjection)
+        keys, values = self._run(module, params["cross"], encoded, rows, key=key)
         return Cross(keys, values, mask)
 
     def decode(
@@ -96,15 +100,17 @@ class T5:
         ids: Int[Array, "r t"],
         cross: Cross,
         past: Past | None = None,
-        numbers: Numbers = None,
+        rows: Rows = None,
         key: Array | None = None,
     ) -> Output:
         """Reads `ids` after the tokens of `past`, which begin with the config's `start_id`. r is a multiple
         of b, and r / b consecutive rows share one encoded text, so beams need no copies of it. Padding may
         only follow the real tokens."""
-        past = self._no_past(ids.shape[0]) if past is None else past
-        x = params["embedding"][ids]
-        return self._run(Decoder, params["decoder"], x, cross, past, numbers, key=key)
+        module = self._module(Stack, decodes=True)
+        inputs = params["embedding"][ids], None, cross, past, rows
+        x, (keys, values, _) = self._run(module, params["decoder"], *inputs, key=key)
+        # The scale belongs to the tied head; here, `logits` needs no config.
+        return Output(x * self.config.width**-0.5 if self.config.scaled else x, keys, values)
 
     def apply(
         self,
@@ -113,41 +119,28 @@ class T5:
         mask: Bool[Array, "b s"],
         decoder_ids: Int[Array, "b t"],
         key: Array | None = None,
-        rows: Int[Array, "b"] | None = None,
+        rows: Rows = None,
     ) -> Float[Array, "b t d"]:
-        """The complete model, with teacher forcing: decoder hidden states of whole targets. `rows` are the
-        rows' numbers, for dropout."""
-        keys, read, written = [None] * 3, None, None
-        if key is not None and rows is not None:
+        """The complete model, with teacher forcing: decoder hidden states of whole targets."""
+        if key is None or rows is None:
+            keys, rows = [None] * 3, None
+        else:
             keys = list(jax.random.split(key, 3))
-            read, written = (token_numbers(rows, jnp.arange(x.shape[1])[None]) for x in (ids, decoder_ids))
-        encoded = self.encode(params, ids, mask, read, keys[0])
-        cross = self.cross(params, encoded, mask, read, keys[1])
-        return self.decode(params, decoder_ids, cross, None, written, keys[2]).hidden
+        encoded = self.encode(params, ids, mask, rows, keys[0])
+        cross = self.cross(params, encoded, mask, rows, keys[1])
+        return self.decode(params, decoder_ids, cross, None, rows, keys[2]).hidden
 
-    def _module(self, kind: Any) -> Any:
-        return kind(self.config, self.dtype, self.dropout)
+    def _module(self, kind: Any, **options: Any) -> Any:
+        return kind(self.config, self.dtype, self.dropout, **options)
 
-    def _run(self, kind: Any, params: Params, *inputs: Any, key: Array | None) -> Any:
+    def _run(self, module: Any, params: Params, *inputs: Any, key: Array | None) -> Any:
         with precision(self.dtype):
-            return self._module(kind).apply({"params": params}, *inputs, rngs=rngs(key))
-
-    def _no_past(self, rows: int) -> Past:
-        c = self.config
-        empty = jnp.zeros((c.num_decoder_layers, rows, c.num_heads, 0, c.head_width), self.dtype)
-        return Past(empty, empty, jnp.int32(0))
+            return module.apply({"params": params}, *inputs, rngs=rngs(key))
 
 
 def t5(config: T5Config, dtype: Any = jnp.float32, *, dropout: float = 0.0) -> T5:
     """A T5 of this config; see the class."""
     return T5(config, jnp.dtype(dtype), dropout)
-
-
-def logits(params: Params, hidden: Float[Array, "*batch d"]) -> Float[Array, "*batch v"]:
-    """Next-token logits, float32. Pass only the positions that are needed, since the vocabulary is large."""
-    head = params["head"] if "head" in params else params["embedding"]
-    with precision(head.dtype):
-        return jnp.einsum("...d,vd->...v", hidden, head, preferred_element_type=jnp.float32)
 
 
 def shift_right(targets: Int[Array, "b t"], where: Bool[Array, "b t"], start: int) -> Int[Array, "b t"]:
@@ -177,15 +170,12 @@ RULES: dict[str, Rule] = {
     r"encoder\.block\.(?P<layer>\d+)\.layer\.1\.layer_norm\.weight": Rule("encoder/layers/mlp_norm/scale"),
     r"decoder\.block\.(?P<layer>\d+)\.layer\.2\.layer_norm\.weight": Rule("decoder/layers/mlp_norm/scale"),
     **{
-        _BLOCK + rf"0\.SelfAttention\.{name}\.weight": Rule(f"{{stack}}/layers/{to}/kernel", transpose)
+        _BLOCK + rf"0\.SelfAttention\.{name}\.weight": Rule(f"{{stack}}/layers/{to}/kernel")
         for name, to in _ATTENTION.items()
     },
+    **{_BLOCK + rf"1\.EncDecAttention\.{name}\.weight": Rule(f"{to}/kernel") for name, to in _CROSS.items()},
     **{
-        _BLOCK + rf"1\.EncDecAttention\.{name}\.weight": Rule(f"{to}/kernel", transpose)
-        for name, to in _CROSS.items()
-    },
-    **{
-        _BLOCK + rf"[12]\.DenseReluDense\.{name}\.weight": Rule(f"{{stack}}/layers/{to}/kernel", transpose)
+        _BLOCK + rf"[12]\.DenseReluDense\.{name}\.weight": Rule(f"{{stack}}/layers/{to}/kernel")
         for name, to in _DENSE.items()
     },
 }
@@ -194,8 +184,8 @@ RULES: dict[str, Rule] = {
 SHARDING: dict[str, tuple[str | None, ...]] = {
     r"embedding|head": ("model", None),
     r".*/distance_bias": (None, "model"),
-    r".*/(query|key|value|cross_query|gate|up)/kernel": (None, None, "model"),
-    r".*/(output|cross_output|down)/kernel": (None, "model", None),
+    r".*/(query|key|value|cross_query|gate|up)/kernel": (None, "model", None),
+    r".*/(output|cross_output|down)/kernel": (None, None, "model"),
     r".*/scale": (),
 }
 """Maps the path of a parameter to a mesh axis for each of its axes: heads, MLP and vocabulary are sharded."""

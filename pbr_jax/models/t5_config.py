@@ -5,26 +5,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from pbr_jax.base.types import UserError
+from pbr_jax.models.causal_lm_config import DecoderLayerConfig
 from pbr_jax.models.fields import MOST_HEAD_WIDTH, MOST_HEADS, MOST_LAYERS, check_object, size, sound
 
-_MLPS = {"relu": False, "gated-gelu": True}  # feed_forward_proj -> gated
+# What `feed_forward_proj` says of the MLP. Version 1.1 and FLAN-T5 have a gated one.
+_MLPS: dict[str, dict[str, Any]] = {
+    "relu": {"activation": "relu", "gated": False},
+    "gated-gelu": {"activation": "gelu_tanh", "gated": True},
+}
 
 
 @dataclass(frozen=True, kw_only=True)
-class T5Config:
-    """The sizes of a model; every field is a static number."""
+class T5Config(DecoderLayerConfig):
+    """The sizes of a model; every field is static."""
 
     vocab_size: int
-    width: int  # of hidden states
-    head_width: int  # num_heads * head_width need not be width
-    mlp_width: int
     num_layers: int  # of the encoder
     num_decoder_layers: int
-    num_heads: int
+    attention_scale: float | None = 1.0
     num_buckets: int = 32  # of distances between tokens, each with a bias per head
     max_distance: int = 128  # distances beyond it share a bucket
-    norm_epsilon: float = 1e-6
-    gated: bool = False  # v1.1 and FLAN-T5: gelu(gate) * up; v1.0: relu(up)
     tied: bool = True  # the output matrix is the embedding matrix
     scaled: bool = True  # the decoder's output is multiplied by width ** -0.5
     start_id: int = 0  # the token that every target begins after
@@ -38,11 +38,6 @@ class T5Config:
                 "needed, check the model's config"
             )
 
-    @property
-    def inner(self) -> int:
-        """The width of all heads together."""
-        return self.num_heads * self.head_width
-
     @classmethod
     def from_json(cls, fields: Mapping[str, Any], source: str = "config.json") -> "T5Config":
         """From a Hugging Face `config.json`; `UserError` names what is missing or not supported."""
@@ -53,6 +48,7 @@ class T5Config:
         start = fields.get("decoder_start_token_id")
         with sound(source):
             layers = size(fields, "num_layers", source, most=MOST_LAYERS)
+            heads = size(fields, "num_heads", source, most=MOST_HEADS)
             return cls(
                 vocab_size=size(fields, "vocab_size", source),
                 width=size(fields, "d_model", source),
@@ -62,11 +58,12 @@ class T5Config:
                 num_decoder_layers=size(
                     fields, "num_decoder_layers", source, default=layers, most=MOST_LAYERS
                 ),
-                num_heads=size(fields, "num_heads", source, most=MOST_HEADS),
+                num_heads=heads,
+                num_kv_heads=heads,
                 num_buckets=int(fields.get("relative_attention_num_buckets", 32)),
                 max_distance=int(fields.get("relative_attention_max_distance", 128)),
                 norm_epsilon=float(fields.get("layer_norm_epsilon", 1e-6)),
-                gated=_MLPS[fields.get("feed_forward_proj", "relu")],
+                **_MLPS[fields.get("feed_forward_proj", "relu")],
                 tied=tied,
                 scaled=bool(fields.get("scale_decoder_outputs", tied)),
                 start_id=int(start if start is not None else fields.get("pad_token_id") or 0),

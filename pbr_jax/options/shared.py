@@ -406,10 +406,9 @@ class Corpus(Options):
     stride: int = 30
     # line put before the text of every passage: the document's title or date, if it has one
     front: Literal["none", "title", "date"] = "none"
-    # how the scores of its passages give the score of a document. max: the best one; mean_best_two: the mean
-    # of the best two among the retrieved passages (retrieve.k times the number of passages of the longest
-    # document); none: passages are ranked individually
-    pool: Literal["max", "mean_best_two", "none"] = "max"
+    # how the scores of its passages give the score of a document. max: the best one; none: passages are
+    # ranked individually
+    pool: Literal["max", "none"] = "max"
 
     @property
     def active(self) -> bool:

@@ -1,6 +1,5 @@
 """Options of training: its length, batches and optimizer, what is learned from, and the tuned generator."""
 
-import re
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -23,8 +22,6 @@ class Optimizer(Options):
     clip: float | None = 1.0  # maximum global norm of the gradients. None: no clipping
     b1: float = 0.9  # adam, adamw: decay rate of the mean of the gradients
     b2: float = 0.999  # adam, adamw: decay rate of the mean of the squared gradients
-    # regular expression. Parameters whose path matches it from the start are not trained. "": none
-    frozen: str = ""
 
     def check(self) -> None:
         self.at_least("learning_rate", 0)
@@ -32,10 +29,6 @@ class Optimizer(Options):
         self.between("warmup", 0, 1)
         self.at_least("weight_decay", 0)
         self.at_least("clip", 1e-12)
-        try:
-            re.compile(self.frozen)
-        except re.error as error:
-            raise UserError(f"frozen is {self.frozen!r}, no regular expression: {error}") from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +55,6 @@ class Training(Options):
     # number of steps between checkpoints. None: one with every evaluation
     checkpoint_every: int | None = field(default=None, metadata=IDLE)
     devices: int | None = None  # number of devices over which a batch is divided. None: all
-    # where losses are logged, in addition to metrics.jsonl
-    track: Literal["none", "tensorboard", "wandb"] = field(default="none", metadata=IDLE)
     optimizer: Optimizer = field(default_factory=Optimizer)  # how gradients update parameters
 
     def check(self) -> None:

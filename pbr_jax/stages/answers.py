@@ -50,12 +50,9 @@ def documents_in_prompt(run: Run) -> int:
 
 
 @builds_nodes
-def answers(
-    run: Run, method: Generate, ranked: Stage, questions: Questions = EVALUATED, label: str = "generate"
-) -> Stage:
+def answers(run: Run, method: Generate, ranked: Stage) -> Stage:
     """The raw answer to every question from the documents that were ranked for it."""
-    needs: dict[str, Node] = {"generate": Slot(method, run)}
-    return _stage(run, "generate", _generate, Answers, ranked, questions, needs, label)
+    return _stage(run, "generate", keep_answers, Answers, ranked, {"generate": Slot(method, run)})
 
 
 @builds_nodes
@@ -68,45 +65,45 @@ def wants_likelihoods(run: Run, method: Generate | None) -> bool:
 
 
 @builds_nodes
-def likelihoods(
-    run: Run,
-    ranked: Stage,
-    method: Generate | None = None,
-    questions: Questions = EVALUATED,
-    label: str = "likelihood",
-) -> Stage:
+def likelihoods(run: Run, ranked: Stage, method: Generate | None = None) -> Stage:
     """The likelihood of every question's target after the prompt with its documents, or as the method that
     answers has it."""
     needs: dict[str, Node] = {"llm": generator(run)}
     if method is not None and method.own_likelihood:
         needs["generate"] = Slot(method, run)
     check = partial(run.config.llm.check_scoring, "eval.likelihood on")
-    return _stage(run, "likelihood", _score, Likelihoods, ranked, questions, needs, label, check)
+    return _stage(run, "likelihood", keep_likelihoods, Likelihoods, ranked, needs, check)
 
 
 @builds_nodes
 def _stage(
     run: Run,
     name: str,
-    make: Callable[..., None],
+    keep: Callable[..., None],
     kind: type[Records],
     ranked: Stage,
-    questions: Questions,
     needs: dict[str, Node],
-    label: str,
     check: Callable[[], None] | None = None,
 ) -> Stage:
     needs = {"store": run.data, "ranked": ranked, "write": language_model.writer(run), **needs}
-    options = (questions, documents_in_prompt(run), run.config.collaboration)
-    together = by_questions(kind, questions)
-    return Stage(name, options, needs, make, kind, label=label, check=check, together=together)
+    options = (EVALUATED, documents_in_prompt(run), run.config.collaboration)
+    return Stage(
+        name, options, needs, partial(_make, keep), kind, check=check, together=by_questions(kind, EVALUATED)
+    )
 
 
-def _generate(
-    folder: Path, questions: Questions, k: int, collaboration: str, *, ranked: Rankings, **parts: Any
+def _make(
+    keep: Callable[..., None],
+    folder: Path,
+    questions: Questions,
+    k: int,
+    collaboration: str,
+    *,
+    ranked: Rankings,
+    **parts: Any,
 ) -> None:
     system = System(parts, collaboration=collaboration, documents=k)
-    keep_answers(folder, list(questions.read(system.store)), ranked, system)
+    keep(folder, list(questions.read(system.store)), ranked, system)
 
 
 def keep_answers(folder: Path, examples: list[Example], ranked: Rankings, system: System) -> None:
@@ -125,13 +122,6 @@ def keep_answers(folder: Path, examples: list[Example], ranked: Rankings, system
 
     rankings = ranked.read(system.store, examples)
     Answers.make(folder, work, system.tally, examples, rankings, label="answers", total=len(examples))
-
-
-def _score(
-    folder: Path, questions: Questions, k: int, collaboration: str, *, ranked: Rankings, **parts: Any
-) -> None:
-    system = System(parts, collaboration=collaboration, documents=k)
-    keep_likelihoods(folder, list(questions.read(system.store)), ranked, system)
 
 
 def keep_likelihoods(folder: Path, examples: list[Example], ranked: Rankings, system: System) -> None:

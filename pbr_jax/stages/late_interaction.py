@@ -105,27 +105,27 @@ def _save(path: Path, array: np.ndarray) -> None:
 
 
 @once
-def encoder(run: Run, model: str, query_length: int | None, document_length: int | None) -> Node:
+def encoder(run: Run, model: str) -> Node:
     """The encoder of tokens; `model` "": the run's text encoder."""
-    told = (model or run.config.encoder.model, query_length, document_length)
+    model = model or run.config.encoder.model
     return Value(
         "token encoder",
-        told,
+        (model,),
         {},
         _encoder,
-        identity=lambda: [fingerprint(locate(told[0])), query_length, document_length],
-        check=partial(_encoder, *told),
+        identity=lambda: fingerprint(locate(model)),
+        check=partial(_encoder, model),
     )
 
 
-def _encoder(model: str, query_length: int | None, document_length: int | None) -> TokenEncoder:
-    return _loaded(model, query_length, document_length, fingerprint(locate(model)))
+def _encoder(model: str) -> TokenEncoder:
+    return _loaded(model, fingerprint(locate(model)))
 
 
 @lru_cache(maxsize=2)
-def _loaded(model: str, query_length: int | None, document_length: int | None, content: str) -> TokenEncoder:
+def _loaded(model: str, content: str) -> TokenEncoder:
     """Sweeps share the loaded weights, as long as the same lie there."""
-    return TokenEncoder(model, query_length=query_length, document_length=document_length)
+    return TokenEncoder(model)
 
 
 @once

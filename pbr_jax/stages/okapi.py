@@ -34,15 +34,13 @@ class Analysed(Okapi):
     # whitespace: at white space only, as in bm25_lamp
     analyser: bm25.Analyser = "words"
     language: str = "english"  # language of the stems: the name of a Snowball algorithm
-    # language whose stop words are left out. none: none are; idf already gives frequent words little weight
-    stop_words: bm25.StopWords = "none"
     # lucene: never negative; okapi: rank_bm25's, negative for words of most documents, with `epsilon`
     idf: bm25.Idf = "lucene"
 
     @property
     def terms(self) -> bm25.Terms:
         """What makes terms of texts; errors as of `bm25.terms`."""
-        return bm25.terms(self.analyser, self.language, self.stop_words)
+        return bm25.terms(self.analyser, self.language)
 
     def check_analyser(self) -> None:
         """Raises UserError before any work where stems cannot be made."""

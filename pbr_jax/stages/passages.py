@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from pbr_jax.base.types import Document, UserError
+from pbr_jax.base.types import Candidate, Document, UserError
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Bound, Node, Slot, builds_nodes
 from pbr_jax.options import Learner, Retrieve
@@ -12,30 +12,19 @@ from pbr_jax.pipeline import Examples, Neighbour, Query, Ranking, RetrieveSlot, 
 from pbr_jax.stages.run import Run
 from pbr_jax.text.passages import Span, place_of, within
 
-Pool = Literal["max", "mean_best_two"]
 
+def pooled(ranking: Ranking) -> Ranking:
+    """One candidate for each document: its best passage (MaxP: Dai, Callan, SIGIR 2019).
 
-def pooled(ranking: Ranking, how: Pool) -> Ranking:
-    """One candidate for each document: its best passage, with the score of the document.
-
-    That is the best passage's (MaxP: Dai, Callan, SIGIR 2019), or the mean of the best two in the ranking, or
-    of the one that is there. Documents stand by user, in the order in which users come, and there by score;
-    equal ones stay in order.
+    Documents stand by user, in the order in which users come, and there by score; equal ones stay in order.
     """
-    found: dict[str, dict[str, Ranking]] = {}
+    found: dict[str, dict[str, Candidate]] = {}
     for candidate in ranking:
         of_user = found.setdefault(candidate.document.user_id, {})
-        of_user.setdefault(candidate.document.whole, []).append(candidate)
-    result: Ranking = []
-    for documents in found.values():
-        best = []
-        for parts in documents.values():
-            first, *others = sorted(parts, key=lambda candidate: -candidate.score)
-            if how == "mean_best_two" and others:
-                first = replace(first, score=(first.score + others[0].score) / 2)
-            best.append(first)
-        result += sorted(best, key=lambda candidate: -candidate.score)
-    return result
+        best = of_user.setdefault(candidate.document.whole, candidate)
+        if candidate.score > best.score:
+            of_user[candidate.document.whole] = candidate
+    return [one for of_user in found.values() for one in sorted(of_user.values(), key=lambda c: -c.score)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,12 +32,11 @@ class Pooled(Retrieve):
     """Another retriever, whose passages are pooled to `k` documents of each user.
 
     It is asked for `k` times as many passages as the longest document has: so many hold the best passages of
-    `k` documents, and max is exact; the second best passage of a document may lie deeper.
+    `k` documents.
     """
 
     method: Literal["pooled"] = "pooled"
     of: Retrieve
-    how: Pool
 
     @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
@@ -68,7 +56,7 @@ class Pooled(Retrieve):
     def _best(self, ranking: Ranking) -> Ranking:
         held: dict[str, int] = {}
         best: Ranking = []
-        for candidate in pooled(ranking, self.how):
+        for candidate in pooled(ranking):
             user = candidate.document.user_id
             held[user] = held.get(user, 0) + 1
             best += [candidate] if held[user] <= self.k else []
@@ -89,7 +77,7 @@ def retriever(run: Run, retrieve: Retrieve) -> Retrieve:
             f"retrieve.method is {retrieve.method}, which learns from what it ranks, and corpus.pool is "
             f"{corpus.pool}; set corpus.pool none, so that it ranks passages by themselves"
         )
-    return Pooled(of=retrieve, how=corpus.pool, k=retrieve.k)
+    return Pooled(of=retrieve, k=retrieve.k)
 
 
 def around(store: Store, row: int, document: Document) -> Document:

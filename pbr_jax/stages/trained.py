@@ -87,10 +87,8 @@ def load_saved(folder: Path) -> Params:
 
 
 def check_training(options: Training, tensor_parallel: int = 1) -> None:
-    """Raises UserError for a batch that the devices, so many of which share a copy, cannot divide, and for a
-    tracker that is not installed."""
-    from pbr_jax.train import metrics, sharding, steps
+    """Raises UserError for a batch that the devices, so many of which share a copy, cannot divide."""
+    from pbr_jax.train import sharding, steps
 
-    metrics.check_installed(options.track)
     mesh = sharding.data_mesh(options.devices, tensor_parallel)
     steps.division(options.batch_size, options.accumulate, mesh)

@@ -27,11 +27,6 @@ from pbr_jax.base.words import composed, words
 
 Analyser = Literal["words", "stem", "whitespace"]
 Idf = Literal["okapi", "lucene"]
-StopWords = Literal[
-    "none", "danish", "dutch", "english", "french", "german", "italian", "korean", "norwegian",
-    "portuguese", "russian", "spanish", "swedish", "turkish",
-]  # fmt: skip
-"""Languages whose stop words the package bm25s has: NLTK's lists; of English Lucene's 33 words."""
 
 Terms = Callable[[str], list[str]]
 """From a text to its terms, in order."""
@@ -39,23 +34,20 @@ Terms = Callable[[str], list[str]]
 _UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}ー\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]+")
 
 
-def terms(analyser: Analyser, language: str = "english", stop_words: StopWords = "none") -> Terms:
+def terms(analyser: Analyser, language: str = "english") -> Terms:
     """What makes terms of texts and queries.
 
     `whitespace` splits as LaMP does: case and punctuation stay. `words` gives lower-cased words
     (`pbr_jax.base.words`), which match "Tea," with "tea"; scripts without spaces (Chinese, Japanese, Thai,
     Lao, Khmer, Burmese) give pairs of neighbouring characters, as Lucene's CJK analyser does. `stem` reduces
     these words to their stems by the Snowball algorithm of the language: "walks" and "walking" match. All see
-    NFC and
-    NFD as one spelling. Stop words are left out before stemming.
+    NFC and NFD as one spelling.
 
     Raises UserError for a language without an algorithm, and where PyStemmer is not installed.
     """
     if analyser not in get_args(Analyser):
         raise UserError(f"analyser is {analyser!r}, want one of {', '.join(get_args(Analyser))}")
     split: Terms = _whitespace if analyser == "whitespace" else _words
-    if stop_words != "none":
-        split = partial(_without, _stop_words(stop_words), split)
     return partial(_stemmed, _stemmer(language), split) if analyser == "stem" else split
 
 
@@ -76,16 +68,6 @@ def _pairs(word: str) -> Iterable[str]:
         place, characters = part.end(), regex.findall(r"\X", part[0])
         yield from map("".join, pairwise(characters)) if len(characters) > 1 else characters
     yield from [word[place:]] * (place < len(word))
-
-
-def _without(left_out: frozenset[str], split: Terms, text: str) -> list[str]:
-    return [term for term in split(text) if term.lower() not in left_out]
-
-
-def _stop_words(language: str) -> frozenset[str]:
-    return frozenset(
-        getattr(_bm25s().stopwords, f"STOPWORDS_{'EN' if language == 'english' else language.upper()}")
-    )
 
 
 def _stemmed(stemmer: Any, split: Terms, text: str) -> list[str]:

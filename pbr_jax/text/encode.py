@@ -25,7 +25,7 @@ from pbr_jax.base.types import Params, UserError
 from pbr_jax.cache.code import code_of
 from pbr_jax.models import bert, layers, pretrained
 from pbr_jax.models.sentence_folder import Role
-from pbr_jax.text.padding import padded_batches, row_sizes
+from pbr_jax.text.padding import padded, padded_batches, row_sizes
 from pbr_jax.text.tokenizing import Settings, load_tokenizer, read_settings
 
 BATCH_TOKENS = {"cpu": 512}  # elsewhere 16,384; on CPU few, so that activations stay in the cores' caches
@@ -247,10 +247,8 @@ class TokenStates:
         return states_of
 
     def _states(self, tokens: Sequence[Sequence[int]], shape: tuple[int, int]) -> jax.Array:
-        ids, mask = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
-        for row, of_text in enumerate(tokens):
-            ids[row, : len(of_text)], mask[row, : len(of_text)] = of_text, 1
-        return _states_program(self._encoder.bert_config)(self._params, ids, mask)
+        ids, mask = padded(tokens, shape)
+        return _states_program(self._encoder.bert_config)(self._params, ids, mask.astype(np.int32))
 
     @cached_property
     def _params(self) -> Params:
@@ -265,11 +263,3 @@ def _states_program(config: bert.BertConfig) -> Any:
         return model.apply(params, ids, segments=mask).astype(jnp.float16)
 
     return jax.jit(forward)
-
-
-def padded(states: Sequence[np.ndarray], shape: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray]:
-    """States float16 [n t d] of that shape, zeros where there are none, and where there are, bool [n t]."""
-    values, mask = np.zeros(shape, np.float16), np.zeros(shape[:2], bool)
-    for row, of_text in enumerate(states):
-        values[row, : len(of_text)], mask[row, : len(of_text)] = of_text, True
-    return values, mask

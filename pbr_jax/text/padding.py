@@ -1,7 +1,7 @@
 """Texts, and (query, document) pairs, as padded rows of few lengths, so that few programs are compiled."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -52,6 +52,17 @@ def padded_batches(
         end -= height
 
 
+def padded(
+    rows: Sequence[Any], shape: tuple[int, ...], dtype: Any = np.int32
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rows as one array of a shape [n t ...], with zeros on the right; and where there is something, bool
+    [n t]."""
+    values, mask = np.zeros(shape, dtype), np.zeros(shape[:2], bool)
+    for place, row in enumerate(rows):
+        values[place, : len(row)], mask[place, : len(row)] = row, True
+    return values, mask
+
+
 class Pairs(NamedTuple):
     """Tokens of (query, document) pairs, padded on the right."""
 
@@ -62,9 +73,6 @@ class Pairs(NamedTuple):
 
 def pair_arrays(tokens: Sequence[tuple[list[int], list[int]]], width: int, types: bool) -> Pairs:
     """Tokenized pairs as arrays of a width."""
-    arrays = np.zeros((2, len(tokens), width), np.int32)
-    mask = np.zeros((len(tokens), width), bool)
-    for row, (ids, kinds) in enumerate(tokens):
-        arrays[0, row, : len(ids)], arrays[1, row, : len(ids)] = ids, kinds
-        mask[row, : len(ids)] = True
-    return Pairs(arrays[0], mask, arrays[1] if types else None)
+    shape = len(tokens), width
+    ids, mask = padded([ids for ids, _ in tokens], shape)
+    return Pairs(ids, mask, padded([kinds for _, kinds in tokens], shape)[0] if types else None)

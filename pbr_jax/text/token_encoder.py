@@ -20,7 +20,7 @@ from pbr_jax.models import bert, colbert, fields, sentence_folder, tokenizer_fil
 from pbr_jax.models.pretrained import locate
 from pbr_jax.models.sentence_folder import Role
 from pbr_jax.text.lengths import lengths
-from pbr_jax.text.padding import padded_batches
+from pbr_jax.text.padding import padded, padded_batches
 from pbr_jax.text.tokenizing import load_tokenizer, read_settings
 
 _SPECIAL = 4  # [CLS], the marker, [SEP] and one token of the text
@@ -33,21 +33,13 @@ class TokenEncoder:
 
     Args:
       model: a ColBERT's folder, or any BERT-family encoder's.
-      query_length, document_length: tokens at most, special ones included; None: as the folder says.
       devices: that the rows of a batch are spread over; None: all local ones.
 
     Raises UserError: no such model, a marker that its vocabulary lacks, or lengths that it has no
     positions for.
     """
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        query_length: int | None = None,
-        document_length: int | None = None,
-        devices: Sequence[Any] | None = None,
-    ) -> None:
+    def __init__(self, model: str, *, devices: Sequence[Any] | None = None) -> None:
         self.folder: Path = locate(model)
         if self.folder.is_file():
             raise UserError(f"{model!r} is a GGUF file; give the folder of a ColBERT or of a BERT encoder")
@@ -56,14 +48,14 @@ class TokenEncoder:
         positions = self.config.body.max_position_embeddings
         if not self.is_colbert:
             settings = read_settings(self.folder, positions)
-            stated = (settings.max_length, settings.max_length)
+            self.lengths = {"query": settings.max_length, "document": settings.max_length}
             self._prompts = {"query": settings.query_prompt, "document": settings.document_prompt}
         else:
             most = sentence_folder.max_length(self.folder, fields.TOKENS_TRANSFORMER)
             most = min(most or positions, positions)
-            stated = (self.config.query_length or most, self.config.document_length or most)
+            stated = self.config.query_length or most, self.config.document_length or most
+            self.lengths = dict(zip(("query", "document"), stated))
             self._prompts = {"query": self.config.query_prompt, "document": self.config.document_prompt}
-        self.lengths = {"query": query_length or stated[0], "document": document_length or stated[1]}
         for role, length in self.lengths.items():
             if not _SPECIAL <= length <= positions:
                 raise UserError(
@@ -112,9 +104,7 @@ class TokenEncoder:
         """Of each batch its texts, and which of their tokens are compared; and the vectors of all tokens."""
         fill = role == "query" and self._fills
         for rows, shape in self._batches([len(ids) for ids in tokens], role, whole=fill):
-            ids, mask = np.zeros(shape, np.int32), np.zeros(shape, bool)
-            for place, row in enumerate(rows):
-                ids[place, : len(tokens[row])], mask[place, : len(tokens[row])] = tokens[row], True
+            ids, mask = padded([tokens[row] for row in rows], shape)
             attended, kept = mask, mask
             if fill:  # query augmentation: every place is compared
                 ids, kept = np.where(mask, ids, self._mask), np.ones_like(mask)

@@ -21,6 +21,7 @@ from pbr_jax.losses.policy_gradient import reinforce
 from pbr_jax.losses.reduction import masked_log_softmax, masked_mean
 from pbr_jax.models.layers import places, row_keys
 from pbr_jax.options import Distillation, Training
+from pbr_jax.text.padding import padded
 from pbr_jax.train.loop import Fitted, TrainingTask, fit
 from pbr_jax.train.selection import FEWEST, correlation, divided, rank_correlation, warnings, who_chose
 from pbr_jax.train.sharding import Batch
@@ -115,7 +116,7 @@ def _described(fitted: Fitted, config: Training, alike: float | None, counts: di
 def _batch(
     scorer: Scorer, feedback: Sequence[Feedback], width: int, questions: np.ndarray, where: np.ndarray
 ) -> Batch:
-    values, present = padded_values([feedback[i] for i in questions], width)
+    values, present = padded([feedback[i].values for i in questions], (len(questions), width), np.float32)
     return scorer.arrays(questions) | {"values": values, "present": present, "where": where}
 
 
@@ -134,14 +135,6 @@ def _evaluated(
     batches = (questions[begin : begin + _TOGETHER] for begin in range(0, len(questions), _TOGETHER))
     for some, (value, scores) in fetched(map(start, batches)):
         yield float(value), [row[: len(feedback[i].rows)] for i, row in zip(some, scores)]
-
-
-def padded_values(feedback: Sequence[Feedback], width: int) -> tuple[np.ndarray, np.ndarray]:
-    """The values of candidates, float32 [b c], padded on the right, and their mask, bool [b c]."""
-    values, present = np.zeros((len(feedback), width), np.float32), np.zeros((len(feedback), width), bool)
-    for row, each in enumerate(feedback):
-        values[row, : len(each.values)], present[row, : len(each.values)] = each.values, True
-    return values, present
 
 
 def candidate_rows(batch: dict[str, Array], count: int) -> Array | None:

@@ -24,7 +24,7 @@ from pbr_jax.models import causal_lm, lora, t5
 from pbr_jax.models.adapter_file import Modules
 from pbr_jax.models.sharding import Rules
 from pbr_jax.options import TunedGenerator
-from pbr_jax.text.padding import multiple
+from pbr_jax.text.padding import multiple, padded
 from pbr_jax.train.batches import Rows
 from pbr_jax.train.loop import Fitted, TrainingTask, fit
 from pbr_jax.train.sharding import Batch, replicated
@@ -50,7 +50,6 @@ class Family(NamedTuple):
     params: Callable[[], Params]
     nll: Callable[[Params, dict[str, Array], Array | None], Float[Array, "b"]]
     arrays: Callable[[Sequence[Pair]], Batch]
-    outputs_first: bool
     modules: Modules
     task: str
     rules: Rules
@@ -125,9 +124,7 @@ def _begun(family: Family, options: TunedGenerator, seed: int) -> tuple[Callable
     if options.method == "full":
         return lambda: {"base": family.params()}, {}, 0.0
     base = family.params()
-    start = lora.init(
-        jax.random.key(seed), base, options.targets, options.rank, outputs_first=family.outputs_first
-    )
+    start = lora.init(jax.random.key(seed), base, options.targets, options.rank)
     return lambda: {"adapter": start}, {"base": base}, options.alpha / options.rank
 
 
@@ -229,7 +226,7 @@ def causal_family(path: Path, options: TunedGenerator, mesh: Mesh) -> Family:
     return Family(
         # Several processes keep whole copies: each step would gather the shares over the network.
         lambda: causal_lm.load(path, kept, mesh, fully=jax.process_count() == 1)[1],
-        nll, arrays, True, causal_lm.modules(config), "CAUSAL_LM", rules,
+        nll, arrays, causal_lm.modules(config), "CAUSAL_LM", rules,
     )  # fmt: skip
 
 
@@ -258,7 +255,7 @@ def t5_family(path: Path, options: TunedGenerator, mesh: Mesh) -> Family:
 
     return Family(
         lambda: t5.load(path, kept, mesh, fully=jax.process_count() == 1)[1],
-        nll, _t5_arrays, False, t5.modules(config), "SEQ_2_SEQ_LM", t5.SHARDING,
+        nll, _t5_arrays, t5.modules(config), "SEQ_2_SEQ_LM", t5.SHARDING,
     )  # fmt: skip
 
 
@@ -303,8 +300,4 @@ def _padded(rows: Sequence[Ids], floor: int) -> tuple[np.ndarray, np.ndarray]:
     longest = max(map(len, rows))
     step = max(floor, multiple(longest, 8) // 8)  # an eighth of padding at most, beyond the first ones
     width = multiple(longest, 1 << (step - 1).bit_length())
-    ids, mask = np.zeros((len(rows), width), np.int32), np.zeros((len(rows), width), bool)
-    for place, row in enumerate(rows):
-        ids[place, : len(row)] = row
-        mask[place, : len(row)] = True
-    return ids, mask
+    return padded(rows, (len(rows), width))

@@ -23,8 +23,8 @@ from pbr_jax.train.metrics import Metrics
 from pbr_jax.train.optimizers import optimizer
 from pbr_jax.train.selection import diagnostics
 
-Act = Callable[[Params, sharding.Batch, jax.Array, int], tuple[sharding.Batch, Mapping[str, float]]]
-"""(params, batch, key, step) -> further arrays of the batch, and their numbers for metrics.jsonl."""
+Act = Callable[[Params, sharding.Batch, jax.Array], tuple[sharding.Batch, Mapping[str, float]]]
+"""(params, batch, key) -> further arrays of the batch, and their numbers for metrics.jsonl."""
 
 Evaluate = Callable[[Params], float]
 """How good parameters are on the selection examples: the higher the better."""
@@ -112,7 +112,7 @@ def fit(task: TrainingTask, config: Training, folder: Path, *, seed: int) -> Fit
     key, own = jax.random.key(seed), sharding.own_rows(config.batch_size)
     heads = _heads(task)
 
-    with Checkpoints(folder / "checkpoints") as checkpoints, Metrics(folder, config.track) as metrics:
+    with Checkpoints(folder / "checkpoints") as checkpoints, Metrics(folder) as metrics:
         if checkpoints.latest is not None:
             now, saved = checkpoints.restore(checkpoints.latest, target)
             progress = _Progress(**saved)
@@ -167,7 +167,7 @@ def _made(
     if task.act is None:
         return batch, {}
     copies = jax.tree.map(lambda x: x.addressable_data(0), now.params)
-    more, measured = task.act(copies, batch, jax.random.fold_in(key, rows.step), rows.step)
+    more, measured = task.act(copies, batch, jax.random.fold_in(key, rows.step))
     return batch | more, measured
 
 

@@ -14,7 +14,7 @@ from pbr_jax.models.dual_encoder import DualEncoderConfig, Tokens
 from pbr_jax.models.layers import precision
 from pbr_jax.models.sentence_folder import Role
 from pbr_jax.text.encode import TextEncoder
-from pbr_jax.text.padding import multiple
+from pbr_jax.text.padding import multiple, padded
 from pbr_jax.train.distillation import Scorer, candidate_rows
 from pbr_jax.train.sharding import Batch
 
@@ -92,10 +92,7 @@ def token_arrays(encoder: TextEncoder, texts: Sequence[str], role: Role) -> Toke
         )
     tokens = encoder.tokenizer.encode_batch([prefix + text for text in texts])
     width = multiple(max(map(len, tokens), default=1), _WIDTH)
-    ids, mask = np.zeros((len(tokens), width), np.int32), np.zeros((len(tokens), width), bool)
-    for row, own in enumerate(tokens):
-        ids[row, : len(own)], mask[row, : len(own)] = own, True
-    return Tokens(ids, mask)
+    return Tokens(*padded(tokens, (len(tokens), width)))
 
 
 def _scores(config: DualEncoderConfig, alpha: float):

@@ -18,6 +18,7 @@ from pbr_jax.data import views
 from pbr_jax.index.base import Matrix
 from pbr_jax.losses.contrastive import nt_xent, symmetric_info_nce
 from pbr_jax.losses.reduction import masked_mean
+from pbr_jax.models.bert import unit_length
 from pbr_jax.models.user_transformer import UserTransformerConfig, user_transformer
 from pbr_jax.options import Training
 from pbr_jax.train.batches import Rows
@@ -138,12 +139,8 @@ def _loss(model: UserTransformerConfig, objective: Objective, *, dropout: bool):
             losses = nt_xent(one, two, temperature=objective.temperature, where=pairs)
         else:
             losses = symmetric_info_nce(
-                _unit(one), _unit(two), temperature=objective.temperature, where=pairs
+                unit_length(one), unit_length(two), temperature=objective.temperature, where=pairs
             )
         return masked_mean(losses, where)
 
     return loss
-
-
-def _unit(users: Float[Array, "b d"]) -> Float[Array, "b d"]:
-    return users * jax.lax.rsqrt(jnp.maximum(jnp.square(users).sum(axis=-1, keepdims=True), 1e-12))

@@ -12,9 +12,6 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from pbr_jax.losses import contrastive
 from pbr_jax.losses.contrastive import (
-    cached_value_and_grad,
-    chunked_info_nce,
-    distinct_negatives,
     encode_in_chunks,
     info_nce,
     nt_xent,
@@ -37,7 +34,6 @@ TEMPERATURE = 0.3
 compiled = jax.jit(info_nce)
 compiled_views = jax.jit(nt_xent)
 compiled_symmetric = jax.jit(symmetric_info_nce)
-compiled_distinct = jax.jit(distinct_negatives, static_argnames="queries")
 
 
 def with_gradients(function):
@@ -156,17 +152,8 @@ def test_half_precision_embeddings_are_scored_in_full():
 
 
 def test_fewer_documents_than_queries_need_positives():
-    for function in (info_nce, lambda *x, **options: chunked_info_nce(*x, chunk_size=3, **options)):
-        with pytest.raises(ValueError, match="4 queries and 3 documents"):
-            function(jnp.array(QUERIES), jnp.array(DOCUMENTS[:3]), temperature=1.0)
-
-
-def test_copies_of_a_positive_are_found_by_id():
-    ids, positives = [5, 9, 5, 7, 9, 5], MANY
-    positive_ids = [{ids[c] for c in range(C) if positives[q, c]} for q in range(Q)]
-    wanted = [[positives[q, c] or ids[c] not in positive_ids[q] for c in range(C)] for q in range(Q)]
-    found = compiled_distinct(jnp.array(ids), jnp.array(positives))
-    assert found.tolist() == wanted
+    with pytest.raises(ValueError, match="4 queries and 3 documents"):
+        info_nce(jnp.array(QUERIES), jnp.array(DOCUMENTS[:3]), temperature=1.0)
 
 
 # Two views of four users.
@@ -240,27 +227,11 @@ def test_symmetric_info_nce_is_the_mean_of_both_ways():
     np.testing.assert_allclose(compiled_symmetric(SECOND, FIRST, temperature=TEMPERATURE), one_way, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("positives", "where"), [(None, None), (MANY, WHERE)])
-def test_chunks_of_documents_give_the_plain_values_and_gradients(positives, where):
-    masks = (None if mask is None else jnp.array(mask) for mask in (positives, where))
-    options = dict(zip(("positives", "where"), masks), temperature=TEMPERATURE, chunk_size=2)
-    found = with_gradients(lambda *x: chunked_info_nce(*x, **options))(QUERIES, DOCUMENTS)
-    masks = DIAGONAL if positives is None else positives, ALL if where is None else where
-    assert_close(found, loss_and_gradients(QUERIES, DOCUMENTS, *masks), rtol=1e-5)
-
-
 def temporary_bytes(function, *arguments):
     """What the compiled gradient of a function holds besides its arguments and results."""
     gradient = jax.jit(jax.grad(lambda *x: function(*x).sum()))
     analysis: Any = gradient.lower(*arguments).compile().memory_analysis()
     return analysis.temp_size_in_bytes
-
-
-def test_chunks_of_documents_never_hold_all_scores():
-    q, c = 256, 4096
-    arrays = jax.ShapeDtypeStruct((q, 8), jnp.float32), jax.ShapeDtypeStruct((c, 8), jnp.float32)
-    bytes_held = temporary_bytes(lambda *x: chunked_info_nce(*x, temperature=1.0, chunk_size=128), *arrays)
-    assert bytes_held < q * c * 4 / 4
 
 
 PARAMS = {
@@ -307,8 +278,11 @@ def test_cached_gradients_are_those_of_the_whole_batch():
         return mean_info_nce(encoder(params, queries), encoder(params, documents))
 
     @jax.jit
+    @jax.value_and_grad
     def cached(params):
-        return cached_value_and_grad(encoder, params, queries, documents, loss=mean_info_nce, chunk_size=2)
+        return mean_info_nce(
+            *(encode_in_chunks(encoder, params, x, chunk_size=2) for x in (queries, documents))
+        )
 
     assert_close(cached(PARAMS), plain(PARAMS), rtol=1e-5, atol=1e-6)
 
@@ -344,11 +318,10 @@ def sharded():
     [
         lambda queries, documents: info_nce(queries, documents, temperature=TEMPERATURE),
         lambda first, second: nt_xent(first, second[:16], temperature=TEMPERATURE),
-        lambda queries, documents: chunked_info_nce(
+        lambda queries, documents: info_nce(
             encode_in_chunks(lambda params, x: params["scale"] * x, {"scale": 2.0}, queries, chunk_size=8),
             documents,
             temperature=TEMPERATURE,
-            chunk_size=8,
         ),
     ],
     ids=["info_nce", "nt_xent", "chunks"],

@@ -1,13 +1,11 @@
 """Neighbours out of the own cluster: who they are in each mode, when they are known, and odd users."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from sklearn.cluster import HDBSCAN
-from sklearn.metrics import silhouette_score
 from test_neighbours import Named, World, ask, history, resources
 
 from pbr_jax.base.types import Document, Example, UserError
@@ -97,40 +95,6 @@ def test_inside_a_cluster_it_is_the_brute_force_order(tmp_path, circle):
             values = [scores[i][j] for j in order]
             got = [scores[i][[e.user_id for e in circle].index(name)] for name in of_example]
             np.testing.assert_allclose(got, values, rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("clustering", "field"), [("hdbscan", "min_cluster_size"), ("k_means", "num_clusters")]
-)
-def test_the_silhouette_chooses_among_sizes_and_numbers(
-    tmp_path: Path, circle: list[Example], clustering: Any, field: str
-):
-    def method(value: Any) -> Cohorts:
-        told: dict[str, Any] = {field: value}
-        return Cohorts(clustering=clustering, **told)
-
-    world = resources(tmp_path, circle)
-    means = world.users.at(None)
-    units = means / np.linalg.norm(means, axis=1, keepdims=True)
-    tried = {}
-    for value in (2, 3, 5):  # of twelve users no more
-        tried[value], chosen = grouping(method(value)).labels(units, 0)
-        assert chosen is None
-    scores = {v: silhouette_score(units, one) for v, one in tried.items() if 1 < len({*one}) < len(units)}
-    labels, chosen = grouping(method("silhouette")).labels(units, 0)
-    assert scores[chosen] == max(scores.values())
-    assert labels.tolist() == tried[chosen].tolist()
-    assert chosen is not None
-    assert made(world, method("silhouette"), tmp_path / "kept").labels[0].tolist() == labels.tolist()
-    assert json.loads((tmp_path / "kept" / "measures.json").read_text())["chosen_by_silhouette"] == chosen
-
-
-@pytest.mark.parametrize("clustering", ["hdbscan", "k_means"])
-@pytest.mark.parametrize("users", [0, 1, 3])
-def test_a_silhouette_of_few_users_chooses_the_smallest(users: int, clustering: Any):
-    method = Cohorts(clustering=clustering, min_cluster_size="silhouette", num_clusters="silhouette")
-    labels, chosen = grouping(method).labels(np.eye(4, dtype=np.float32)[:users], 0)
-    assert (len(labels), chosen) == (users, 2)
 
 
 def noisy() -> list[Example]:

@@ -12,7 +12,7 @@ from pbr_jax.methods.select import purple_training as purple
 from pbr_jax.methods.select.purple import Question, arrays, rows_of, shape_of
 from pbr_jax.models.set_policy import FUSIONS, Fusion, SetPolicyConfig, from_arrays, set_policy
 from pbr_jax.options import Optimizer, Training
-from pbr_jax.text.encode import padded
+from pbr_jax.text.padding import padded
 from pbr_jax.train.batches import Batches
 
 D, MOST = 8, 8
@@ -34,7 +34,9 @@ def questions(lengths: list[list[int]], seed: int = 0) -> Questions:
 def whole(some: Questions, shape: Any) -> dict[str, np.ndarray]:
     """The same arrays with each record in one row, as long as the longest."""
     longest = max(len(record) for one in some for record in one.records)
-    states, masks = zip(*(padded(one.records, (shape.records, longest, D)) for one in some), strict=True)
+    states, masks = zip(
+        *(padded(one.records, (shape.records, longest, D), np.float16) for one in some), strict=True
+    )
     given = arrays(some, shape, 0.5)
     del given["record_of"]
     return given | {"records": np.stack(states), "token_mask": np.stack(masks)}

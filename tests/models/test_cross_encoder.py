@@ -127,9 +127,9 @@ def test_a_plain_bert_starts_a_personal_reranker(tmp_path: Path, from_torch) -> 
     with torch.no_grad():
         inputs = (torch.tensor(x) for x in (IDS, MASK.astype(int), TYPES))
         wanted = oracle(*inputs).last_hidden_state[:, 0].numpy()
-    model, params, _ = cross_encoder.load(tmp_path, KEY, user_width=6, user_layers=1, score_layers=1)
+    model, params, _ = cross_encoder.load(tmp_path, KEY, user_width=6, user_layers=1)
     assert set(params) == {"body", "user", "score"}
-    assert set(params["user"]) == set(params["score"]) == {"dense_0"}
+    assert set(params["user"]) == {"dense_0"}
     found = jax.jit(model.encode)(params, IDS, mask=MASK, types=TYPES)
     np.testing.assert_allclose(found, wanted, atol=1e-5, rtol=0)
 
@@ -158,5 +158,5 @@ def test_what_the_config_lacks_is_an_error() -> None:
         model.relevance({}, IDS, mask=MASK)
     with pytest.raises(ValueError, match="user_width"):
         model.apply({}, IDS, USERS, mask=MASK)
-    with pytest.raises(UserError, match="score_layers is 0"):
-        CrossEncoderConfig(body=BODY, user_width=6, score_layers=0)
+    with pytest.raises(UserError, match="user_layers is 0"):
+        CrossEncoderConfig(body=BODY, user_width=6, user_layers=0)

@@ -99,24 +99,6 @@ def test_one_input_alone_equals_all_together(name: str, params: dict) -> None:
     np.testing.assert_allclose(jnp.linalg.norm(together[name], axis=-1), 1, atol=1e-6)
 
 
-def test_separate_towers_and_pooling_by_the_first_token(params: dict, random_params) -> None:
-    separate = dual_encoder(plain(shared=False, user_width=None, pooling="cls"))
-    two = random_params(separate)
-    assert set(two) == {"query_tower", "document_tower"}
-    apply = jax.jit(separate.apply)
-    one_token = {
-        k: Tokens(INPUTS[k].ids, INPUTS[k].mask & (np.arange(INPUTS[k].ids.shape[1]) < 1)) for k in TEXTS
-    }
-    for name, tower in (("queries", "query_tower"), ("documents", "document_tower")):
-        shared = params | {"tower": two[tower]}
-        found, wanted = (
-            getattr(x, name) for x in (apply(two, **one_token), APPLY(shared, **(INPUTS | one_token)))
-        )
-        np.testing.assert_allclose(found, wanted, atol=1e-5, rtol=0)  # of one token the mean is the first
-    first = apply(two, queries=QUERIES, documents=DOCUMENTS).documents
-    assert np.abs(first - APPLY(shared, **INPUTS).documents)[:2].max() > 1e-2
-
-
 def test_what_stands_in_padding_does_not_matter(params: dict) -> None:
     noisy = {
         k: Tokens(np.where(INPUTS[k].mask, INPUTS[k].ids, 29), INPUTS[k].mask)
@@ -126,15 +108,12 @@ def test_what_stands_in_padding_does_not_matter(params: dict) -> None:
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5, rtol=0), found, wanted)
 
 
-def test_towers_start_from_a_bert_with_buffers_of_their_own(random_params) -> None:
-    config = plain(shared=False)
-    tower = jax.tree.map(jnp.asarray, random_params(bert.bert(config.tower)))
-    params = from_bert(config, tower, jax.random.key(0))
-    jax.tree.map(np.testing.assert_array_equal, params["query_tower"], params["document_tower"])
+def test_the_tower_starts_from_a_bert(random_params) -> None:
+    tower = jax.tree.map(jnp.asarray, random_params(bert.bert(plain().tower)))
+    params = from_bert(plain(), tower, jax.random.key(0))
+    jax.tree.map(np.testing.assert_array_equal, params["tower"], tower)
     sizes = lambda tree: jax.tree.map(lambda leaf: leaf.shape, tree)  # noqa: E731
-    assert sizes(params) == sizes(jax.eval_shape(dual_encoder(config).init, jax.random.key(0)))
-    # A training step donates its parameters, which two names of one buffer would make an error.
-    jax.jit(lambda p: jax.tree.map(lambda leaf: leaf + 1, p), donate_argnums=0)(params)
+    assert sizes(params) == sizes(jax.eval_shape(MODEL.init, jax.random.key(0)))
 
 
 def test_personal_queries_between_the_extremes() -> None:

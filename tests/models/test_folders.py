@@ -68,7 +68,7 @@ def theirs(folder: Path) -> np.ndarray | None:
 def ours(folder: Path, adapter: Path | None = None) -> np.ndarray:
     model, params, config = causal_lm.load(folder)
     if adapter is not None:
-        params = adapter_file.tuned(adapter, causal_lm.modules(config), params, outputs_first=True)
+        params = adapter_file.tuned(adapter, causal_lm.modules(config), params)
     positions = jnp.broadcast_to(jnp.arange(IDS.shape[1]), IDS.shape)
     hidden = model.apply(params, jnp.asarray(IDS, jnp.int32), positions).hidden
     return np.asarray(causal_lm.logits(params, hidden, config.logit_cap))
@@ -239,7 +239,7 @@ def test_peft_reads_what_is_written_of_fused_maps(
 ) -> None:
     peft = pytest.importorskip("peft")
     _, params, config = causal_lm.load(folders["phi3"])
-    adapter = lora.init(jax.random.key(0), params, targets, 3, outputs_first=True)
+    adapter = lora.init(jax.random.key(0), params, targets, 3)
     leaves, tree = jax.tree.flatten(adapter)
     keys = jax.random.split(jax.random.key(1), len(leaves))
     adapter = tree.unflatten([0.3 * jax.random.normal(k, leaf.shape) for k, leaf in zip(keys, leaves)])
@@ -251,7 +251,7 @@ def test_peft_reads_what_is_written_of_fused_maps(
     with torch.no_grad():
         wanted = peft.PeftModel.from_pretrained(fresh, tmp_path).eval()(torch.tensor(IDS)).logits.numpy()
     same(ours(folders["phi3"], tmp_path), wanted)
-    merged = lora.merged(params, adapter, 2.0, outputs_first=True)
-    back = adapter_file.tuned(tmp_path, modules, params, outputs_first=True)
+    merged = lora.merged(params, adapter, 2.0)
+    back = adapter_file.tuned(tmp_path, modules, params)
     for one, other in zip(jax.tree.leaves(merged), jax.tree.leaves(back), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)

@@ -11,7 +11,8 @@ import pytest
 from tiny import save_llama, save_t5
 
 from pbr_jax.base.types import UserError
-from pbr_jax.models import adapter_file, causal_lm, lora, t5, t5_layers
+from pbr_jax.models import adapter_file, causal_lm, lora, t5
+from pbr_jax.models.causal_lm_layers import Projection
 
 torch: Any = pytest.importorskip("torch")
 transformers: Any = pytest.importorskip("transformers")
@@ -36,8 +37,8 @@ def flan(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     return folder, save_t5(folder)
 
 
-def random_adapter(params: Any, *, outputs_first: bool, targets: tuple[str, ...] = TARGETS) -> Any:
-    adapter = lora.init(jax.random.key(1), params, targets, 4, outputs_first=outputs_first)
+def random_adapter(params: Any, targets: tuple[str, ...] = TARGETS) -> Any:
+    adapter = lora.init(jax.random.key(1), params, targets, 4)
     leaves, structure = jax.tree.flatten(adapter)
     keys = jax.random.split(jax.random.key(2), len(leaves))
     return structure.unflatten([0.3 * jax.random.normal(k, x.shape) for k, x in zip(keys, leaves)])
@@ -58,9 +59,9 @@ def t5_logits(model: Any, params: Any) -> np.ndarray:
 
 def test_merged_equals_added_in_every_layer(llama):
     model, params, _ = causal_lm.load(llama[0])
-    adapter = random_adapter(params, outputs_first=True)
+    adapter = random_adapter(params)
     beside = causal_logits(model, lora.attached(params, adapter, 2.0))
-    within = causal_logits(model, lora.merged(params, adapter, 2.0, outputs_first=True))
+    within = causal_logits(model, lora.merged(params, adapter, 2.0))
     np.testing.assert_allclose(beside, within, atol=2e-5)
     assert np.abs(beside - causal_logits(model, params)).max() > 0.1
 
@@ -69,13 +70,13 @@ def test_merged_equals_added_in_every_layer(llama):
 def test_maps_that_the_model_does_not_have_are_named(llama, targets):
     _, params, _ = causal_lm.load(llama[0])
     with pytest.raises(UserError, match="the model has down, gate, key, output, query, up, value"):
-        lora.init(jax.random.key(0), params, targets, 4, outputs_first=True)
+        lora.init(jax.random.key(0), params, targets, 4)
 
 
 def test_dropout_follows_the_rows_numbers_and_not_their_places(llama):
     _, params, config = causal_lm.load(llama[0])
     model = causal_lm.causal_lm(config, dropout=0.5)
-    weights = lora.attached(params, random_adapter(params, outputs_first=True), 2.0)
+    weights = lora.attached(params, random_adapter(params), 2.0)
     key, order = jax.random.key(3), np.array([2, 0, 1])
     rows = jnp.array([7, 1, 5], jnp.int32)
     dropped = causal_logits(model, weights, key=key, rows=rows)
@@ -90,7 +91,7 @@ def test_dropout_follows_the_rows_numbers_and_not_their_places(llama):
 @pytest.mark.long
 def test_layers_that_are_computed_again_have_the_same_gradient(llama):
     _, params, config = causal_lm.load(llama[0])
-    adapter = random_adapter(params, outputs_first=True)
+    adapter = random_adapter(params)
 
     def gradient(remat: bool) -> Any:
         model = causal_lm.causal_lm(config, dropout=0.3, remat=remat)
@@ -111,7 +112,7 @@ def test_layers_that_are_computed_again_have_the_same_gradient(llama):
 
 def test_an_adapter_in_float32_learns_beside_narrow_weights(llama):
     model, params, _ = causal_lm.load(llama[0], jnp.bfloat16)
-    adapter = random_adapter(params, outputs_first=True)
+    adapter = random_adapter(params)
     weights = lora.attached(params, adapter, 1.0)
     assert weights["layers"]["query"]["lora_a"].dtype == jnp.float32
     found = causal_logits(model, weights)
@@ -133,13 +134,13 @@ def test_peft_reads_what_is_written_here(llama, tmp_path: Path):
     peft = pytest.importorskip("peft")
     folder, _ = llama
     model, params, _ = causal_lm.load(folder)
-    adapter = random_adapter(params, outputs_first=True)
+    adapter = random_adapter(params)
     saved = written(tmp_path / "adapter", adapter, causal_lm.MODULES)
     fresh = transformers.LlamaForCausalLM.from_pretrained(folder).eval()
     tuned = peft.PeftModel.from_pretrained(fresh, str(saved)).eval()
     with torch.no_grad():
         wanted = tuned(torch.tensor(IDS.astype(np.int64))).logits.numpy()
-    found = causal_logits(model, lora.merged(params, adapter, 2.0, outputs_first=True))
+    found = causal_logits(model, lora.merged(params, adapter, 2.0))
     np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
 
 
@@ -161,7 +162,7 @@ def test_what_peft_writes_is_read_here(llama, tmp_path: Path, rslora: bool):
         wanted = tuned(torch.tensor(IDS.astype(np.int64))).logits.numpy()
     tuned.save_pretrained(tmp_path)
     model, params, _ = causal_lm.load(folder)
-    found = causal_logits(model, adapter_file.tuned(tmp_path, causal_lm.MODULES, params, outputs_first=True))
+    found = causal_logits(model, adapter_file.tuned(tmp_path, causal_lm.MODULES, params))
     np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
 
 
@@ -178,7 +179,7 @@ def test_t5s_dropout_is_of_what_adapters_read_and_follows_rows(flan):
 
     plain = hidden([0, 1, 2], None, params)
     np.testing.assert_array_equal(hidden([0, 1, 2], 7, params), plain)  # without an adapter nothing is lost
-    leaves, structure = jax.tree.flatten_with_path(random_adapter(params, outputs_first=False))
+    leaves, structure = jax.tree.flatten_with_path(random_adapter(params))
     paths = ("encoder/layers/query", "decoder/layers/value", "decoder/layers/cross_query", "cross/value",
              "encoder/layers/down", "decoder/layers/down")  # fmt: skip
     for path in paths:
@@ -196,35 +197,35 @@ def test_t5s_dropout_is_of_what_adapters_read_and_follows_rows(flan):
 
 def test_a_maps_dropout_scales_what_is_kept():
     """B A times what was kept, divided by its share; no token loses what another does."""
-    layer, draw = t5_layers.Projection(3, jnp.float32, 0.25), np.random.default_rng(0)
-    x = jnp.asarray(draw.normal(size=(2, 5, 64)), jnp.float32)
-    numbers = jnp.arange(10).reshape(2, 5)
-    kernel, a, b = (draw.normal(size=shape).astype(np.float32) for shape in ((64, 3), (64, 64), (3, 64)))
+    layer, draw = Projection(3, False, jnp.float32, 0.25), np.random.default_rng(0)
+    x, numbers = jnp.asarray(draw.normal(size=(10, 64)), jnp.float32), jnp.arange(10)
+    kernel, a, b = (draw.normal(size=shape).astype(np.float32) for shape in ((3, 64), (64, 64), (3, 64)))
     whole = {"kernel": 0 * kernel, "lora_a": np.eye(64, dtype=np.float32), "lora_b": b}
-    wide = t5_layers.Projection(64, jnp.float32, 0.25)  # with the identity for B it shows what was kept
+    wide = Projection(64, False, jnp.float32, 0.25)  # with the identity for B it shows what was kept
     seen = {"kernel": np.zeros((64, 64), np.float32), "lora_a": whole["lora_a"], "lora_b": whole["lora_a"]}
     rngs = {"dropout": jax.random.key(3)}
-    kept = np.asarray(wide.apply({"params": seen}, x, numbers, rngs=rngs))
+    kept = np.asarray(wide.apply({"params": jax.tree.map(jnp.asarray, seen)}, x, numbers, rngs=rngs))
     lost = kept == 0
     np.testing.assert_allclose(kept, np.where(lost, 0, x / 0.75), rtol=1e-6)
     assert 0.15 < lost.mean() < 0.35
-    assert len({row.tobytes() for row in lost.reshape(10, 64)}) == 10
-    found = layer.apply({"params": whole | {"kernel": kernel, "lora_a": a}}, x, numbers, rngs=rngs)
-    np.testing.assert_allclose(np.asarray(found), x @ kernel + kept @ a.T @ b.T, rtol=1e-4, atol=1e-4)
+    assert len({row.tobytes() for row in lost}) == 10
+    given = jax.tree.map(jnp.asarray, whole | {"kernel": kernel, "lora_a": a})
+    found = layer.apply({"params": given}, x, numbers, rngs=rngs)
+    np.testing.assert_allclose(np.asarray(found), x @ kernel.T + kept @ a.T @ b.T, rtol=1e-4, atol=1e-4)
 
 
 def test_t5_and_peft_read_each_other(flan, tmp_path: Path):
     peft = pytest.importorskip("peft")
     folder, _ = flan
     model, params, config = t5.load(folder)
-    adapter = random_adapter(params, outputs_first=False, targets=("query", "value"))
+    adapter = random_adapter(params, targets=("query", "value"))
     saved = written(tmp_path / "adapter", adapter, t5.modules(config), task="SEQ_2_SEQ_LM")
     fresh = transformers.T5ForConditionalGeneration.from_pretrained(folder).eval()
     tuned = peft.PeftModel.from_pretrained(fresh, str(saved)).eval()
     ids = torch.tensor(IDS.astype(np.int64))
     with torch.no_grad():
         wanted = tuned(input_ids=ids, decoder_input_ids=ids[:, :5]).logits.numpy()
-    found = t5_logits(model, adapter_file.tuned(saved, t5.modules(config), params, outputs_first=False))
+    found = t5_logits(model, adapter_file.tuned(saved, t5.modules(config), params))
     np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
 
 
@@ -252,10 +253,10 @@ def change(folder: Path, **fields: Any) -> None:
 )
 def test_an_adapter_of_another_kind_is_one_clear_line(llama, tmp_path: Path, fields, message):
     _, params, _ = causal_lm.load(llama[0])
-    folder = written(tmp_path, random_adapter(params, outputs_first=True), causal_lm.MODULES)
+    folder = written(tmp_path, random_adapter(params), causal_lm.MODULES)
     change(folder, **fields)
     with pytest.raises(UserError) as error:
-        adapter_file.read(folder, causal_lm.MODULES, params, outputs_first=True)
+        adapter_file.read(folder, causal_lm.MODULES, params)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -265,16 +266,16 @@ def test_an_adapter_of_another_model_is_one_clear_line(llama, flan, tmp_path: Pa
     _, other, config = t5.load(flan[0])
     folder = written(
         tmp_path / "a",
-        random_adapter(other, outputs_first=False, targets=("query",)),
+        random_adapter(other, targets=("query",)),
         t5.modules(config),
     )
     with pytest.raises(UserError, match="which the model has no map for; want an adapter of the model"):
-        adapter_file.read(folder, causal_lm.MODULES, params, outputs_first=True)
+        adapter_file.read(folder, causal_lm.MODULES, params)
     with pytest.raises(UserError, match=r"found no adapter_config\.json, want a folder that PEFT saved"):
-        adapter_file.read(tmp_path, causal_lm.MODULES, params, outputs_first=True)
+        adapter_file.read(tmp_path, causal_lm.MODULES, params)
     (folder / adapter_file.WEIGHTS).write_bytes(b"\0" * 100)
     with pytest.raises(UserError, match="cannot be read as safetensors"):
-        adapter_file.read(folder, causal_lm.MODULES, params, outputs_first=True)
+        adapter_file.read(folder, causal_lm.MODULES, params)
 
 
 QUERY = "base_model.model.model.layers.1.self_attn.q_proj.lora_{}.weight"
@@ -292,7 +293,7 @@ def test_a_damaged_adapter_is_one_clear_line(llama, tmp_path: Path, letters, val
     from safetensors.numpy import load_file, save_file
 
     _, params, _ = causal_lm.load(llama[0])
-    folder = written(tmp_path, random_adapter(params, outputs_first=True), causal_lm.MODULES)
+    folder = written(tmp_path, random_adapter(params), causal_lm.MODULES)
     tensors = load_file(folder / adapter_file.WEIGHTS)
     for letter in letters:
         old = tensors.pop(QUERY.format(letter))
@@ -300,7 +301,7 @@ def test_a_damaged_adapter_is_one_clear_line(llama, tmp_path: Path, letters, val
             tensors[QUERY.format(letter)] = np.full_like(old, value)
     save_file(tensors, folder / adapter_file.WEIGHTS)
     with pytest.raises(UserError, match=message):
-        adapter_file.read(folder, causal_lm.MODULES, params, outputs_first=True)
+        adapter_file.read(folder, causal_lm.MODULES, params)
 
 
 def test_all_parameters_of_another_model_are_one_clear_line(llama, tmp_path: Path):
@@ -309,4 +310,4 @@ def test_all_parameters_of_another_model_are_one_clear_line(llama, tmp_path: Pat
     _, params, _ = causal_lm.load(llama[0])
     save_params(jax.tree.map(lambda leaf: np.zeros((1, *leaf.shape)), params), tmp_path / adapter_file.PARAMS)
     with pytest.raises(UserError, match="found other parameters; want an adapter of the model"):
-        adapter_file.tuned(tmp_path, causal_lm.MODULES, params, outputs_first=True)
+        adapter_file.tuned(tmp_path, causal_lm.MODULES, params)

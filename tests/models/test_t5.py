@@ -15,7 +15,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from safetensors.numpy import load_file, save_file
 
 from pbr_jax.base.types import UserError
-from pbr_jax.models import t5, t5_layers
+from pbr_jax.models import attention, t5, t5_layers
 from pbr_jax.models.t5 import Past
 
 torch: Any = pytest.importorskip("torch")
@@ -184,7 +184,8 @@ def test_the_batch_around_a_row_changes_nothing(tiny, length):
 def test_blocks_of_queries_equal_one_block(tiny, monkeypatch):
     _, model, params, config = tiny
     wanted = forward(model, params, IDS, TARGETS)
-    monkeypatch.setattr(t5_layers, "QUERY_BLOCK", 5)
+    monkeypatch.setattr(attention, "QUERY_BLOCK", 3)
+    monkeypatch.setattr(attention, "QUERY_BLOCKS", 2)
     blocks = t5.t5(config)  # another function, so that it is traced anew
     assert_same(forward(blocks, params, IDS, TARGETS), wanted)
 
@@ -200,7 +201,7 @@ def test_eight_devices_that_share_every_layer_equal_one(tmp_path):
     )
     divided = jax.device_put(params, shardings)
     query = divided["decoder"]["layers"]["query"]["kernel"]
-    assert {shard.data.shape for shard in query.addressable_shards} == {(2, 32, 4)}
+    assert {shard.data.shape for shard in query.addressable_shards} == {(2, 4, 32)}
     found = t5.logits(divided, forward(model, divided, ids, decoder_ids))
     np.testing.assert_allclose(found, wanted, atol=1e-4)
     loaded = t5.load(tmp_path, mesh=mesh)[1]

@@ -13,7 +13,7 @@ from pbr_jax.corpus.store import Store, build
 from pbr_jax.llm.engine.jax_backend import JaxLLM
 from pbr_jax.options import Corpus, Prompt
 from pbr_jax.stages.language_model import _writer, ordered
-from pbr_jax.stages.passages import Pool, around, pooled
+from pbr_jax.stages.passages import around, pooled
 from pbr_jax.tasks import released
 from pbr_jax.text.prompts import Written
 
@@ -31,7 +31,7 @@ def passage(user: str, of: str, place: int, score: float) -> Candidate:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_document_is_worth_its_best_passages(seed: int):
+def test_a_document_is_worth_its_best_passage(seed: int):
     draw = np.random.default_rng(seed)
     ranking = [
         passage("uv"[draw.integers(2)], "abcd"[draw.integers(4)], i, float(draw.normal())) for i in range(20)
@@ -39,28 +39,25 @@ def test_a_document_is_worth_its_best_passages(seed: int):
     scores = defaultdict(list)
     for one in ranking:
         scores[one.document.user_id, one.document.part_of].append(one.score)
-    worths: dict[Pool, Any] = {"max": max, "mean_best_two": lambda s: np.mean(sorted(s)[-2:])}
-    for how, worth in worths.items():
-        found = pooled(ranking, how)
-        assert len(found) == len(scores)
-        got = {(c.document.user_id, c.document.part_of): c.score for c in found}
-        assert got == {name: pytest.approx(worth(of)) for name, of in scores.items()}
-        for user in "uv":
-            own = [c for c in found if c.document.user_id == user]
-            assert [c.score for c in own] == sorted((c.score for c in own), reverse=True)
-        users = [c.document.user_id for c in found]
-        assert users == sorted(users, key=[c.document.user_id for c in ranking].index)
-        best = {name: max(of) for name, of in scores.items()}
-        at = {one.row: one.score for one in ranking}
-        assert all(at[c.row] == best[c.document.user_id, c.document.part_of] for c in found)
+    found = pooled(ranking)
+    assert {(c.document.user_id, c.document.part_of): c.score for c in found} == {
+        name: max(of) for name, of in scores.items()
+    }
+    assert len(found) == len(scores)
+    for user in "uv":
+        own = [c for c in found if c.document.user_id == user]
+        assert [c.score for c in own] == sorted((c.score for c in own), reverse=True)
+    users = [c.document.user_id for c in found]
+    assert users == sorted(users, key=[c.document.user_id for c in ranking].index)
+    assert all(c in ranking for c in found)
 
 
 def test_whole_documents_are_left_as_they_are():
     ranking = [
         Candidate(Document(id, "u", ""), score, 0, {"bm25": 1.0}) for id, score in (("b", 2.0), ("a", 1.0))
     ]
-    assert pooled(ranking, "mean_best_two") == ranking
-    assert pooled([], "max") == []
+    assert pooled(ranking) == ranking
+    assert pooled([]) == []
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import re
 import subprocess
 import sys
 import unicodedata
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 
 from pbr_jax.base.types import UserError
 from pbr_jax.methods import retrieve, select
-from pbr_jax.text.bm25 import BM25, StopWords, terms
+from pbr_jax.text.bm25 import BM25, terms
 
 PROFILE = [
     "the cat sat on the mat",
@@ -141,17 +140,6 @@ def test_stems_match_other_forms_of_a_word():
     assert BM25(texts, split=terms("stem")).scores("walks dog")[0] > 0
     assert not BM25(texts, split=terms("words")).scores("walks dog").any()
     assert terms("stem", "german")("Häuser Hauses") == ["haus", "haus"]
-
-
-def test_stop_words_of_a_language_are_left_out_in_any_case():
-    assert terms("words", stop_words="english")("The cat is ON a mat") == ["cat", "mat"]
-    assert terms("whitespace", stop_words="english")("The cat is ON a mat.") == ["cat", "mat."]
-    assert terms("stem", "german", "german")("Die Häuser und der Hund") == ["haus", "hund"]
-
-
-def test_every_list_of_stop_words_that_is_offered_is_there():
-    for language in get_args(StopWords):
-        assert terms("words", stop_words=language)("jax") == ["jax"]
 
 
 @pytest.mark.parametrize(

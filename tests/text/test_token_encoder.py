@@ -1,5 +1,6 @@
 """Token vectors of a ColBERT and of a plain encoder against the models; MaxSim against the model's."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -90,15 +91,15 @@ def test_documents_are_marked_and_lose_their_punctuation(folder: Path):
 
 def test_a_plain_encoder_is_taken_as_it_is(tiny_models):
     folder = Path(tiny_models["encoder.model"])
-    encoder = TokenEncoder(str(folder), document_length=7)
+    encoder = TokenEncoder(str(folder))
     assert not encoder.is_colbert
     model, params, _ = bert.load(folder)
-    lengths: dict[Role, int] = {"document": 7, "query": 64}
-    for role, length in lengths.items():
+    roles: tuple[Role, ...] = ("document", "query")
+    for role in roles:
         vectors = encoder.encode(["i love tea about that day 1 2 3"], role)[0]
         told = encoder._tokenizers[role].encode_batch(["i love tea about that day 1 2 3"])[0]
         states = model.apply(params, jnp.array([told]), segments=jnp.ones((1, len(told)), jnp.int32))[0]
-        assert len(vectors) == min(length, 11)
+        assert len(vectors) == 11
         wanted = states / np.linalg.norm(states, axis=1, keepdims=True)
         np.testing.assert_allclose(vectors, wanted, atol=1e-5)
 
@@ -133,15 +134,19 @@ def test_the_text_encoder_takes_a_colberts_body(folder: Path):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("stated", "message"),
     [
         ({"query_length": 3}, "query_length is 3, want 4 to 24"),
         ({"document_length": 25}, "document_length is 25, want 4 to 24"),
     ],
 )
-def test_lengths_without_room_or_positions_are_refused(folder: Path, options: dict[str, Any], message: str):
+def test_lengths_without_room_or_positions_are_refused(
+    folder: Path, stated: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+):
+    config = dataclasses.replace(colbert.read_config(folder), **stated)
+    monkeypatch.setattr(colbert, "read_config", lambda folder, projection: config)
     with pytest.raises(UserError, match=message):
-        TokenEncoder(str(folder), **options)
+        TokenEncoder(str(folder))
 
 
 def test_a_marker_that_the_vocabulary_lacks_is_refused(folder: Path):

@@ -10,8 +10,9 @@ from scipy.stats import spearmanr
 
 from pbr_jax.base.types import Feedback, UserError
 from pbr_jax.config import Distillation, Optimizer, Training
+from pbr_jax.text.padding import padded
 from pbr_jax.train import distillation as lessons
-from pbr_jax.train.distillation import Scorer, distill, padded_values, sampled_reinforce
+from pbr_jax.train.distillation import Scorer, distill, sampled_reinforce
 from pbr_jax.train.selection import divided
 
 WIDTH = 6
@@ -127,7 +128,7 @@ def test_padded_candidates_and_questions_teach_nothing():
     """Loss and gradients are those of the questions alone, one by one."""
     points, _, feedback = world(12)
     direction = jnp.asarray(np.random.default_rng(1).normal(size=WIDTH), jnp.float32)
-    values, present = padded_values(feedback, points.shape[1])
+    values, present = padded([each.values for each in feedback], points.shape[:2], np.float32)
     distillation = Distillation(loss="reverse_kl", student_temperature=0.5, teacher_temperature=0.2)
     where = np.arange(12) < 9
     batch = {"points": points, "values": values, "present": present, "where": where}

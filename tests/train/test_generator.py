@@ -105,7 +105,7 @@ def test_loss_gradients_and_a_step_equal_torch_with_peft(
     told, pairs = options(), made_up(4, alike=alike)
     found, _ = family(path, told)
     base = found.params()
-    start = lora.init(jax.random.key(0), base, told.targets, 4, outputs_first=found.outputs_first)
+    start = lora.init(jax.random.key(0), base, told.targets, 4)
     noise = iter(jax.random.split(jax.random.key(1), 99))
     start = jax.tree.map(lambda x: x + 0.2 * jax.random.normal(next(noise), x.shape), start)
     causal = kind == "llama"

@@ -205,8 +205,6 @@ def test_bad_settings_are_told(tmp_path):
         loop.fit(task(), settings(devices=9), tmp_path, seed=1)
     with pytest.raises(UserError, match="no example to train on"):
         loop.fit(task(examples=0), settings(), tmp_path, seed=1)
-    with pytest.raises(UserError, match="matches no parameter"):
-        loop.fit(task(), settings(optimizer=Optimizer(frozen="encoder")), tmp_path, seed=1)
 
 
 def test_a_selection_value_that_is_no_number_is_an_error_and_never_chosen(tmp_path):

@@ -79,7 +79,7 @@ class JaxLLM(LocalModel):
         meshes = replicas(self._devices)
         model, params, config = causal_lm.load(self._path, self._dtype, meshes[0] if meshes else None)
         if self._adapter is not None:
-            params = adapter_file.tuned(self._adapter, causal_lm.modules(config), params, outputs_first=True)
+            params = adapter_file.tuned(self._adapter, causal_lm.modules(config), params)
         self._check_unchanged()
         if meshes:
             return [_replica(model.apply, params, config, mesh) for mesh in meshes]

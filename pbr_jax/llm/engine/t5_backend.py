@@ -20,6 +20,7 @@ from pbr_jax.base.types import Params
 from pbr_jax.llm.engine.batching import bucket
 from pbr_jax.llm.engine.beam_search import beam_search
 from pbr_jax.llm.engine.local import AnswerBatches, Ids, LocalModel, Request, answer_each, draw, replicas
+from pbr_jax.llm.engine.prefill import padded
 from pbr_jax.llm.engine.sampling import Choice, SamplingArrays, arrays, choose
 from pbr_jax.llm.engine.workers import shared_out
 from pbr_jax.llm.protocol import Progress, Prompt, Sampling, Score
@@ -42,7 +43,7 @@ class T5LLM(LocalModel):
     answer, in tokens. It may be more than the model says: T5 knows distances between tokens, not positions.
     """
 
-    version = "t5 2"
+    version = "t5 3"
     separate = True
 
     @functools.cached_property
@@ -52,7 +53,7 @@ class T5LLM(LocalModel):
         meshes = replicas(self._devices)
         model, params, config = t5.load(self._path, self._dtype, meshes[0] if meshes else None)
         if self._adapter is not None:
-            params = adapter_file.tuned(self._adapter, t5.modules(config), params, outputs_first=False)
+            params = adapter_file.tuned(self._adapter, t5.modules(config), params)
         self._check_unchanged()
         copies = [copied(params, mesh) for mesh in meshes] or [params]
         return [_Replica(model, weights) for weights in copies]
@@ -133,12 +134,8 @@ class T5LLM(LocalModel):
 
 def _pad(rows: Sequence[Ids], floor: int) -> tuple[np.ndarray, np.ndarray]:
     """Ids [rows width] padded on the right with 0 to a bucket, and the mask of real ones."""
-    width = bucket(max(map(len, rows)), floor)
-    ids, mask = np.zeros((len(rows), width), np.int32), np.zeros((len(rows), width), bool)
-    for place, row in enumerate(rows):
-        ids[place, : len(row)] = row
-        mask[place, : len(row)] = True
-    return ids, mask
+    ids, positions = padded(rows, [0] * len(rows), len(rows), bucket, floor)
+    return ids, positions >= 0
 
 
 class _State(NamedTuple):

@@ -15,7 +15,7 @@ documents answers the last tokens of question and answer.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -53,17 +53,43 @@ class TokenLevelGenerate(Generate):
         language_model.check_tokens(run.config.llm, f"generate.method {self.method}")
         return decoding(run, self)
 
+    def slot(self, tally: Tally, **values: Any) -> "_Slot":
+        return _Slot(self, tally, **values)
+
+    def answers(self, slot: "_Slot", batch: "_Batch", on_batch: OnBatch) -> list[Answer]:
+        """The answer to each example of a batch."""
+        raise NotImplementedError
+
+    def scores(self, slot: "_Slot", batch: "_Batch", on_batch: OnScored) -> list[tuple[Written, Score]]:
+        """The log-likelihood of each example's target, with what the model was shown."""
+        raise NotImplementedError
+
+
+class _Batch(NamedTuple):
+    """Examples with their documents, and what writes prompts of them."""
+
+    examples: Examples
+    rankings: Sequence[Ranking]
+    write: PromptWriter
+
 
 @dataclass(frozen=True)
 class _Slot:
     """A slot that answers, and scores answers, token by token."""
 
-    options: Any
+    options: TokenLevelGenerate
     tally: Tally
     llm: TokenLevel
     max_new_tokens: int
     seed: int
     stop: tuple[str, ...] = ()
+
+    def __call__(self, *batch: Any, on_batch: OnBatch | None = None) -> list[Answer]:
+        return self.options.answers(self, _Batch(*batch), on_batch or (lambda *_: None))
+
+    def score(self, *batch: Any, on_batch: OnScored | None = None) -> list[tuple[Written, Score]]:
+        """The log-likelihood of each example's target, with what the model was shown."""
+        return self.options.scores(self, _Batch(*batch), on_batch or (lambda _: None))
 
     def sampling(self, new_tokens: int) -> Sampling:
         """How so many tokens are drawn."""
@@ -72,6 +98,17 @@ class _Slot:
     def text(self, tokens: Sequence[int]) -> str:
         """The text of an answer, up to the first stop string."""
         return cut(self.llm.text(tokens), self.stop)
+
+    def is_over(self, tokens: Sequence[int]) -> bool:
+        """Whether an answer ends here."""
+        return self.llm.ended(tokens) or is_settled(self.llm.text(tokens), self.stop)
+
+    def token_scores(
+        self, written: Sequence[Written], targets: Sequence[str], owners: Sequence[int]
+    ) -> list[list[float]]:
+        """log p of every token of each target, from the cache where the same document was scored before."""
+        with _blaming(owners):
+            return self.llm.token_scores([prompt.messages for prompt in written], targets)
 
     def prompt_tokens(self, prompts: Sequence[Written]) -> int:
         """How many tokens the prompts have."""
@@ -112,9 +149,6 @@ class Replug(TokenLevelGenerate):
         if not self.tau > 0:
             raise UserError(f"generate.tau is {self.tau}, want a positive number")
 
-    def slot(self, tally: Tally, **values: Any) -> "_Ensemble":
-        return _Ensemble(self, tally, **values)
-
     def mixing(self, ranking: Ranking) -> tuple[float, ...]:
         """The weights of a ranking's documents, which add up to 1."""
         if self.weights == "equal" or not ranking:
@@ -123,69 +157,50 @@ class Replug(TokenLevelGenerate):
         shares = np.exp(scaled - scaled.max())
         return tuple((shares / shares.sum()).tolist())
 
-
-class _Ensemble(_Slot):
-    def __call__(
-        self,
-        examples: Examples,
-        rankings: Sequence[Ranking],
-        write: PromptWriter,
-        *,
-        on_batch: OnBatch | None = None,
-    ) -> list[Answer]:
-        written = _alone(examples, rankings, write)
+    def answers(self, slot: _Slot, batch: _Batch, on_batch: OnBatch) -> list[Answer]:
+        written = _alone(batch)
         mixtures = [
-            Mixture(tuple(prompt.messages for prompt in prompts), self.options.mixing(ranking))
-            for prompts, ranking in zip(written, rankings, strict=True)
+            Mixture(tuple(prompt.messages for prompt in prompts), self.mixing(ranking))
+            for prompts, ranking in zip(written, batch.rankings, strict=True)
         ]
 
         def tell(positions: Sequence[int], rows: Sequence[Sequence[int]]) -> None:
-            if on_batch is not None:
-                on_batch(positions, list(map(self.text, rows)))
+            on_batch(positions, list(map(slot.text, rows)))
 
-        with self.tally.timed("generate_llm"):
-            tokens = self.llm.extend(mixtures, self.sampling(self.max_new_tokens), on_batch=tell)
-        self.charge([prompt for prompts in written for prompt in prompts], tokens)
+        with slot.tally.timed("generate_llm"):
+            tokens = slot.llm.extend(mixtures, slot.sampling(slot.max_new_tokens), on_batch=tell)
+        slot.charge([prompt for prompts in written for prompt in prompts], tokens)
         return [
-            Answer(self.text(row), _shown(prompts), self.prompt_tokens(prompts))
+            Answer(slot.text(row), _shown(prompts), slot.prompt_tokens(prompts))
             for row, prompts in zip(tokens, written, strict=True)
         ]
 
-    def score(
-        self,
-        examples: Examples,
-        rankings: Sequence[Ranking],
-        write: PromptWriter,
-        *,
-        on_batch: OnScored | None = None,
-    ) -> list[tuple[Written, Score]]:
-        """The mixture's log-likelihood of each example's target, with what the model was shown."""
-        written = _alone(examples, rankings, write)
+    def scores(self, slot: _Slot, batch: _Batch, on_batch: OnScored) -> list[tuple[Written, Score]]:
+        written = _alone(batch)
         owners = [i for i, prompts in enumerate(written) for _ in prompts]
         waiting = list(map(len, written))
 
         def tell(places: Sequence[int], _: Sequence[Sequence[float]]) -> None:
             for place in places:
                 waiting[owners[place]] -= 1
-            if on_batch is not None:
-                on_batch(sum(not waiting[owner] for owner in {owners[place] for place in places}))
+            on_batch(sum(not waiting[owner] for owner in {owners[place] for place in places}))
 
         prompts = [prompt.messages for prompts in written for prompt in prompts]
         with _blaming(owners):
-            rows = self.llm.token_scores(prompts, [examples[i].target or "" for i in owners], on_batch=tell)
-        rest = iter(rows)
+            targets = [batch.examples[i].target or "" for i in owners]
+            rest = iter(slot.llm.token_scores(prompts, targets, on_batch=tell))
         return [
-            (_shown(prompts), _mixed([next(rest) for _ in prompts], self.options.mixing(ranking)))
-            for prompts, ranking in zip(written, rankings, strict=True)
+            (_shown(prompts), _mixed([next(rest) for _ in prompts], self.mixing(ranking)))
+            for prompts, ranking in zip(written, batch.rankings, strict=True)
         ]
 
 
-def _alone(examples: Examples, rankings: Sequence[Ranking], write: PromptWriter) -> list[list[Written]]:
+def _alone(batch: _Batch) -> list[list[Written]]:
     """A prompt for each document of each example; one without where there are none."""
-    pairs = [(e, [c]) for e, ranking in zip(examples, rankings, strict=True) for c in ranking or [None]]
-    shown = [[c for c in single if c is not None] for _, single in pairs]
-    written = iter(write([example for example, _ in pairs], shown))
-    return [[next(written) for _ in ranking or [None]] for ranking in rankings]
+    singles = [[[candidate] for candidate in ranking] or [[]] for ranking in batch.rankings]
+    pairs = [(e, single) for e, of in zip(batch.examples, singles, strict=True) for single in of]
+    written = iter(batch.write([example for example, _ in pairs], [single for _, single in pairs]))
+    return [[next(written) for _ in of] for of in singles]
 
 
 def _shown(prompts: Sequence[Written]) -> Written:
@@ -221,83 +236,53 @@ class IcRalm(TokenLevelGenerate):
         for name in ("stride", "query", "reranked"):
             self.at_least(name, 1)
 
-    def slot(self, tally: Tally, **values: Any) -> "_Strides":
-        return _Strides(self, tally, **values)
-
-
-class _Strides(_Slot):
-    def __call__(
-        self,
-        examples: Examples,
-        rankings: Sequence[Ranking],
-        write: PromptWriter,
-        *,
-        on_batch: OnBatch | None = None,
-    ) -> list[Answer]:
-        answers: list[list[int]] = [[] for _ in examples]
+    def answers(self, slot: _Slot, batch: _Batch, on_batch: OnBatch) -> list[Answer]:
+        answers: list[list[int]] = [[] for _ in batch.examples]
         shown: dict[int, Written] = {}
-        live = list(range(len(examples)))
-        choose = _Choice(self, examples, rankings, write)
+        live = list(range(len(answers)))
+        choose = _Choice(self, slot, *batch)
         while live:
-            chosen = choose(live, [self.llm.text(answers[i]) for i in live])
+            chosen = choose(live, [slot.llm.text(answers[i]) for i in live])
             mixtures = [Mixture((w.messages,), begun=tuple(answers[i])) for w, i in zip(chosen, live)]
-            new = min(self.options.stride, self.max_new_tokens - len(answers[live[0]]))
-            with self.tally.timed("generate_llm"), _blaming(live):
-                extended = self.llm.extend(mixtures, self.sampling(new))
-            self.charge(chosen, extended)
+            new = min(self.stride, slot.max_new_tokens - len(answers[live[0]]))
+            with slot.tally.timed("generate_llm"), _blaming(live):
+                extended = slot.llm.extend(mixtures, slot.sampling(new))
+            slot.charge(chosen, extended)
             for i, written, tokens in zip(live, chosen, extended, strict=True):
                 answers[i] += tokens
                 shown.setdefault(i, written)
-            ended = [i for i in live if len(answers[i]) >= self.max_new_tokens or self._is_over(answers[i])]
-            if ended and on_batch is not None:
-                on_batch(ended, [self.text(answers[i]) for i in ended])
+            ended = [i for i in live if len(answers[i]) >= slot.max_new_tokens or slot.is_over(answers[i])]
+            if ended:
+                on_batch(ended, [slot.text(answers[i]) for i in ended])
             live = [i for i in live if i not in set(ended)]
         return [
-            Answer(self.text(answers[i]), shown[i], self.prompt_tokens([shown[i]])) for i in sorted(shown)
+            Answer(slot.text(answers[i]), shown[i], slot.prompt_tokens([shown[i]])) for i in sorted(shown)
         ]
 
-    def _is_over(self, tokens: Sequence[int]) -> bool:
-        return self.llm.ended(tokens) or is_settled(self.llm.text(tokens), self.stop)
-
-    def score(
-        self,
-        examples: Examples,
-        rankings: Sequence[Ranking],
-        write: PromptWriter,
-        *,
-        on_batch: OnScored | None = None,
-    ) -> list[tuple[Written, Score]]:
-        """The log-likelihood of each example's target, every stride of it after the document that was chosen
-        before it, with the prompt that the first stride had."""
-        targets = [example.target or "" for example in examples]
-        everyone = list(range(len(examples)))
-        choose = _Choice(self, examples, rankings, write)
-        first = choose(everyone, [""] * len(examples))
-        rows = [list(row) for row in self.token_scores(first, targets, everyone)]
-        stride = self.options.stride
+    def scores(self, slot: _Slot, batch: _Batch, on_batch: OnScored) -> list[tuple[Written, Score]]:
+        """Every stride of a target is scored after the document that was chosen before it. The prompt is that
+        of the first stride."""
+        targets = [example.target or "" for example in batch.examples]
+        everyone, stride = list(range(len(targets))), self.stride
+        choose = _Choice(self, slot, *batch)
+        first = choose(everyone, [""] * len(targets))
+        rows = [list(row) for row in slot.token_scores(first, targets, everyone)]
         for start in range(stride, max(map(len, rows), default=0), stride):
             live = [i for i, row in enumerate(rows) if len(row) > start]
-            chosen = choose(live, [self.llm.beginning(targets[i], start) for i in live])
-            scored = self.token_scores(chosen, [targets[i] for i in live], live)
+            chosen = choose(live, [slot.llm.beginning(targets[i], start) for i in live])
+            scored = slot.token_scores(chosen, [targets[i] for i in live], live)
             for i, row in zip(live, scored, strict=True):
                 rows[i][start : start + stride] = row[start : start + stride]
-        if on_batch is not None:
-            on_batch(len(examples))
+        on_batch(len(targets))
         return [(written, Score(sum(row), len(row))) for written, row in zip(first, rows, strict=True)]
-
-    def token_scores(
-        self, written: Sequence[Written], targets: Sequence[str], owners: Sequence[int]
-    ) -> list[list[float]]:
-        """log p of every token of each target, from the cache where the same document was scored before."""
-        with _blaming(owners):
-            return self.llm.token_scores([prompt.messages for prompt in written], targets)
 
 
 @dataclass(frozen=True)
 class _Choice:
     """Chooses a document for each answer as far as it has begun, and writes its prompt."""
 
-    slot: _Strides
+    options: IcRalm
+    slot: _Slot
     examples: Examples
     rankings: Sequence[Ranking]
     write: PromptWriter
@@ -306,7 +291,7 @@ class _Choice:
         """The prompts of these examples, whose answers have begun so."""
         best = dict.fromkeys(live, 0)
         some = {i: text for i, text in zip(live, begun, strict=True) if text and len(self.rankings[i]) > 1}
-        if self.slot.options.rerank == "likelihood":
+        if self.options.rerank == "likelihood":
             best |= self._most_likely(some)
         else:
             for i, text in some.items():
@@ -316,7 +301,7 @@ class _Choice:
 
     def _query(self, example: Example, begun: str) -> str:
         """The last tokens of question and answer."""
-        return tail(f"{example.query} {begun}", self.slot.options.query, self.slot.llm.count)
+        return tail(f"{example.query} {begun}", self.options.query, self.slot.llm.count)
 
     def _most_likely(self, begun: Mapping[int, str]) -> dict[int, int]:
         """The place of the document after which the last tokens of each answer are most probable."""
@@ -326,5 +311,5 @@ class _Choice:
         with self.slot.tally.timed("generate_llm"):
             rows = iter(self.slot.token_scores(written, [begun[i] for i in owners], owners))
         self.slot.charge(written)
-        last = self.slot.options.reranked
+        last = self.options.reranked
         return {i: int(np.argmax([sum(next(rows)[-last:]) for _ in self.rankings[i]])) for i in begun}

@@ -5,9 +5,9 @@ Generation", 2026, section 4.1.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
 
@@ -48,13 +48,11 @@ class Cohorts(Neighbours):
     vectors: Literal["mean", "trained"] = "mean"
     unit: bool = True  # whether users' vectors are scaled to unit length before clustering
     clustering: Literal["hdbscan", "k_means"] = "hdbscan"  # clustering algorithm
-    # hdbscan: least number of users in a cluster. silhouette: the one of a few sizes with the best silhouette
-    min_cluster_size: int | Literal["silhouette"] = 2
+    min_cluster_size: int = 2  # hdbscan: least number of users in a cluster
     # hdbscan: number of users within reach of a core point, itself included, as in scikit-learn. The paper's
     # library leaves the point itself out, so its 2 is 3 here
     min_samples: int = 3
-    # k_means: number of clusters. silhouette: the one of a few numbers with the best silhouette
-    num_clusters: int | Literal["silhouette"] = 10
+    num_clusters: int = 10  # k_means: number of clusters
     # users in no cluster. one_cluster: they form one cluster, as in the paper; nearest: each joins the
     # cluster of the nearest centroid; alone: each is alone
     noise: Literal["one_cluster", "nearest", "alone"] = "one_cluster"
@@ -73,8 +71,7 @@ class Cohorts(Neighbours):
         super().check()
         lowest = {"min_samples": 1, "num_clusters": 1, "snapshots": 1, "min_cluster_size": 2}
         for name, low in lowest.items():
-            if getattr(self, name) != "silhouette":
-                self.at_least(name, low)
+            self.at_least(name, low)
 
     @builds_nodes
     def users(self, run: Run) -> Node | None:
@@ -231,8 +228,6 @@ def _max_sims(
 
 
 _LABELS = "labels.npy"
-_SIZES = (2, 3, 5, 10, 20, 50)  # smallest clusters that a silhouette chooses from
-_NUMBERS = (2, 3, 5, 10, 20, 50, 100)  # of clusters
 
 
 @dataclass(frozen=True)
@@ -240,38 +235,18 @@ class Grouping:
     """How users are grouped: what of `neighbours.method cohorts` its stage reads."""
 
     clustering: Literal["hdbscan", "k_means"]
-    min_cluster_size: int | Literal["silhouette"]
+    min_cluster_size: int
     min_samples: int
-    num_clusters: int | Literal["silhouette"]
+    num_clusters: int
     unit: bool
     snapshots: int
 
-    def labels(self, vectors: np.ndarray, seed: int) -> tuple[np.ndarray, int | None]:
-        """Each user's cluster, 0, 1, ... or `NOISE`; and the size or number that the silhouette chose."""
-        k_means = self.clustering == "k_means"
-        told = self.num_clusters if k_means else self.min_cluster_size
-        make = partial(self._k_means, vectors, seed) if k_means else partial(self._hdbscan, vectors)
-        if told != "silhouette":
-            return make(told), None
-        return _best(vectors, make, _NUMBERS if k_means else _SIZES)
-
-    def _hdbscan(self, vectors: np.ndarray, size: int) -> np.ndarray:
-        return density.hdbscan(vectors, min_cluster_size=size, min_samples=self.min_samples)
-
-    def _k_means(self, vectors: np.ndarray, seed: int, number: int) -> np.ndarray:
-        return density.k_means(vectors, k=number, seed=seed)
-
-
-def _best(
-    vectors: np.ndarray, make: Callable[[int], np.ndarray], values: Sequence[int]
-) -> tuple[np.ndarray, int]:
-    """The labels with the highest silhouette, noise as a cluster; the first of equal ones. Those with one
-    cluster, which have no silhouette, come last."""
-    tried = [value for value in values if 2 * value <= len(vectors)] or values[:1]
-    found = {value: make(value) for value in tried}
-    scores = {value: density.silhouette(vectors, labels) for value, labels in found.items()}
-    best = max(tried, key=lambda value: -2.0 if (score := scores[value]) is None else score)
-    return found[best], best
+    def labels(self, vectors: np.ndarray, seed: int) -> np.ndarray:
+        """Each user's cluster, 0, 1, ... or `NOISE`."""
+        if self.clustering == "k_means":
+            return density.k_means(vectors, k=self.num_clusters, seed=seed)
+        sizes = {"min_cluster_size": self.min_cluster_size, "min_samples": self.min_samples}
+        return density.hdbscan(vectors, **sizes)
 
 
 class Clusters(NamedTuple):
@@ -296,18 +271,15 @@ def clusters(run: Run, users: Node, grouping: Grouping) -> Stage:
 def _make(folder: Path, grouping: Grouping, seed: int | None, *, store: Store, users: Users) -> None:
     moments = Moments(store, grouping.snapshots).all
     labels = np.full((len(moments), len(store.users)), ABSENT, np.int32)
-    told, last = {}, None
+    last = None
     for place, moment in enumerate(moments):
         vectors = users.at(moment)
         present = np.flatnonzero(vectors.any(axis=1))
         grouped = unit(vectors[present]) if grouping.unit else vectors[present]
-        labels[place, present], chosen = grouping.labels(grouped, seed or 0)
-        if len(present):
-            told = {} if chosen is None else {"chosen_by_silhouette": chosen}
-            last = grouped, labels[place, present]
-    if last is not None:  # of the last moment, at which most is known
-        told = _measured(*last) | told
-    keep_measures(folder, told)
+        labels[place, present] = grouping.labels(grouped, seed or 0)
+        last = (grouped, labels[place, present]) if len(present) else last
+    # Of the last moment, at which most is known.
+    keep_measures(folder, {} if last is None else _measured(*last))
     write_text(folder / "moments.json", json.dumps(moments))
     np.save(folder / _LABELS, labels, allow_pickle=False)
 

@@ -28,7 +28,6 @@ from pbr_jax.options import Learner, Retrieve, TrainingSplit, names_of
 from pbr_jax.pipeline import Examples, Neighbour, Query, Ranking, RetrieveSlot, Tally
 from pbr_jax.stages import feedback
 from pbr_jax.stages.labels import is_relevant
-from pbr_jax.stages.passages import Pool
 from pbr_jax.stages.rankings import Questions, Rankings, rankings
 from pbr_jax.stages.run import Run, chunks, once
 from pbr_jax.stages.scores import standardised
@@ -103,7 +102,7 @@ class Fused(Retrieve):
     def needs(self, run: Run) -> Mapping[str, Node]:
         slots = slots_of(self.of, run)
         corpus = run.config.corpus
-        slots |= {"pool": constant("pool", corpus.pool)} if corpus.active and corpus.pool != "none" else {}
+        slots |= {"pool": constant("pool", True)} if corpus.active and corpus.pool != "none" else {}
         if self.how != "weighted":
             return {"store": run.data, **slots}
         even = replace(self, how="standardised")
@@ -116,7 +115,7 @@ class Fused(Retrieve):
         *,
         store: Store,
         weights: Mapping[str, float] | None = None,
-        pool: Pool | None = None,
+        pool: bool = False,
         **values: Any,
     ) -> RetrieveSlot:
         parts = opened(self.of, max(self.depth or depth(store), self.k), tally, values)
@@ -124,7 +123,7 @@ class Fused(Retrieve):
         return self.together(parts, share, pool)
 
     def together(
-        self, parts: Mapping[str, RetrieveSlot], share: Sequence[float], pool: Pool | None = None
+        self, parts: Mapping[str, RetrieveSlot], share: Sequence[float], pool: bool = False
     ) -> RetrieveSlot:
         """The parts by their names as one retriever; each one's scores count `share` times."""
 
@@ -146,7 +145,7 @@ class Fused(Retrieve):
         found: Mapping[str, Ranking],
         users: Sequence[Neighbour],
         share: Sequence[float],
-        pool: Pool | None,
+        pool: bool,
     ) -> Ranking:
         """The best of one question's candidates by the sum of what the parts' rankings say of them.
 
@@ -155,9 +154,9 @@ class Fused(Retrieve):
         document.
         """
         raw, there = table(found)
-        if pool is not None:
+        if pool:
             standing = np.array(share) @ standardised(filled(raw))
-            raw, there = by_document(raw, there, standing, pool)
+            raw, there = by_document(raw, there, standing)
         missing, raw = np.isnan(raw), filled(raw)
         if self.how == "reciprocal_ranks":
             values = np.where(missing, 0.0, 1 / (self.rank_constant + places(raw)))
@@ -219,7 +218,7 @@ def table(found: Mapping[str, Ranking]) -> tuple[np.ndarray, list[Candidate]]:
 
 
 def by_document(
-    scores: np.ndarray, there: Sequence[Candidate], standing: np.ndarray, how: Pool
+    scores: np.ndarray, there: Sequence[Candidate], standing: np.ndarray
 ) -> tuple[np.ndarray, list[Candidate]]:
     """The parts' scores [p d] of documents from those of their passages [p c], pooled as `stages.passages`
     does, and of each document the passage that stands best [c]; documents in the order of their first
@@ -235,10 +234,6 @@ def by_document(
     order = np.lexsort((-scores, np.broadcast_to(of, scores.shape)))  # nan last
     ordered = np.take_along_axis(scores, order, 1)
     best = np.ascontiguousarray(ordered[:, starts])  # rows, so that sums over them have one order
-    if how == "mean_best_two":
-        ends = np.append(starts[1:], len(of))
-        second = np.where(ends - starts > 1, ordered[:, np.minimum(starts + 1, len(of) - 1)], np.nan)
-        best = np.where(np.isnan(second), best, (best + second) / 2)
     return best, [there[i] for i in shown.tolist()]
 
 

@@ -6,9 +6,7 @@ Generation", 2026, section 4.2.
 """
 
 import hashlib
-import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any, Literal, NamedTuple
@@ -16,10 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from pbr_jax.base.draws import generator
-from pbr_jax.base.files import cache_folder, private_folder, tighten
-from pbr_jax.base.locks import locked, require_locks
 from pbr_jax.base.types import Example, UserError
-from pbr_jax.cache.code import code_of
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node, Value, builds_nodes, constant, tell
 from pbr_jax.index.base import Matrix, unit
@@ -54,10 +49,6 @@ class TwoStage(Retrieve):
     # documents in no cluster. alone: each is its own cluster; one_cluster: those of a profile form one
     # cluster, as in the released code
     noise: Literal["alone", "one_cluster"] = "alone"
-    # how clusters are represented and scored. mean: the mean of unit vectors, by the cosine with the query's
-    # mean; token_mean: the mean of token vectors position by position, by MaxSim with the query's tokens, as
-    # in the released code
-    centroid: Literal["mean", "token_mean"] = "mean"
     # ranking of the documents in opened clusters. max_sim: MaxSim of query and document; pooled: the cosine
     # of their vectors from the untrained encoder.model, which are clustered too (Contriever and BGE in Table
     # 3); bm25, bm25_lamp: with statistics of the opened documents; recency: newest first; centroid: by
@@ -66,27 +57,15 @@ class TwoStage(Retrieve):
     # folder of a ColBERT model, or of any encoder, whose token states are then compared without projection.
     # "": encoder.model
     model: str = field(default="", metadata=IDLE)
-    # maximum length of a query, in tokens. None: as the model's folder specifies
-    query_length: int | None = None
-    # maximum length of a document, in tokens. None: as the model's folder specifies
-    document_length: int | None = None
 
     def check(self) -> None:
         super().check()
-        for name in ("top_clusters", "min_samples", "query_length", "document_length"):
-            self.at_least(name, 1)
-        self.at_least("min_cluster_size", 2)
-        if self.inside == "pooled":
-            self._check_pooled()
-
-    def _check_pooled(self) -> None:
-        """Raises UserError for options of token vectors, which pooled ones do not read."""
-        read = {"model": "", "query_length": None, "document_length": None, "centroid": "mean"}
-        told = [self.named(name) for name, usual in read.items() if getattr(self, name) != usual]
-        if told:
+        for name, least in (("top_clusters", 1), ("min_samples", 1), ("min_cluster_size", 2)):
+            self.at_least(name, least)
+        if self.inside == "pooled" and self.model:
             raise UserError(
-                f"{' and '.join(told)} set, and retrieve.inside is pooled, which compares the vectors of "
-                "encoder.model and no token's; leave them out, or set retrieve.inside max_sim"
+                "retrieve.model is set, and retrieve.inside is pooled, which compares the vectors of "
+                "encoder.model and no token's; leave it out, or set retrieve.inside max_sim"
             )
 
     @builds_nodes
@@ -102,7 +81,7 @@ class TwoStage(Retrieve):
                 "pooled vectors", (), {"vectors": vectors.documents(run, pooled)}, PooledVectors
             )
             return {"store": run.data, "encoder": pooled, "tokens": documents}
-        encoder = late.encoder(run, self.model, self.query_length, self.document_length)
+        encoder = late.encoder(run, self.model)
         drawn = {"seed": constant("seed", run.config.seed)} if self.inside == "random" else {}
         return {"store": run.data, "encoder": encoder, "tokens": late.documents(run, encoder), **drawn}
 
@@ -177,11 +156,8 @@ class TwoStage(Retrieve):
 
     def _nearness(self, query: np.ndarray, searched: "_Searched", tokens: Documents) -> np.ndarray:
         """How near each cluster's centroid is to the query [c]."""
-        if self.centroid == "mean":  # MaxSim with a single vector is a cosine with the sum of the query's
-            return unit(centroids(tokens.means[searched.rows], searched.clusters)) @ query.sum(0)
-        assert isinstance(tokens, TokenVectors)
-        groups = [searched.rows[searched.clusters == c] for c in range(int(searched.clusters.max()) + 1)]
-        return np.array([(query @ _token_mean(tokens, rows).T).max(1).sum() for rows in groups])
+        # MaxSim with a single vector is a cosine with the sum of the query's.
+        return unit(centroids(tokens.means[searched.rows], searched.clusters)) @ query.sum(0)
 
     def _scores(
         self,
@@ -247,24 +223,12 @@ def _to_centroids(vectors: np.ndarray, clusters: np.ndarray) -> np.ndarray:
     return nearness
 
 
-def _token_mean(tokens: TokenVectors, rows: np.ndarray) -> np.ndarray:
-    """The mean of the documents' token vectors place by place, shorter ones filled up with zeros, [t e]."""
-    of_rows = tokens.read(rows)
-    total = np.zeros((max(map(len, of_rows)), of_rows[0].shape[1]), np.float32)
-    for of_row in of_rows:
-        total[: len(of_row)] += of_row
-    return total / len(rows)
-
-
-_SCHEMA = "CREATE TABLE IF NOT EXISTS profiles(key BLOB PRIMARY KEY, labels BLOB NOT NULL) WITHOUT ROWID"
-
-
 class ProfileClusters:
     """The clusters of profiles by HDBSCAN: each is computed once, and known by the vectors of its documents.
 
     So a document more in one history makes the clusters of that history alone anew, whatever else moved. A
     question that sees less of a history than another has clusters of its own: a later document changes none
-    of an earlier question. They are kept in one SQLite file beside the artefacts.
+    of an earlier question.
 
     Args:
       means: document vectors, float32 [n e].
@@ -272,32 +236,18 @@ class ProfileClusters:
 
     def __init__(self, means: Matrix, min_cluster_size: int, min_samples: int) -> None:
         self.means = means
-        self.computed = 0  # profiles, by this object
         self._cluster = partial(hdbscan, min_cluster_size=min_cluster_size, min_samples=min_samples)
-        codes = code_of(self._cluster), code_of(type(self))
-        self._code = f"{codes} {min_cluster_size} {min_samples}".encode()
         self._known: dict[bytes, np.ndarray] = {}
 
     def labels(self, profiles: Sequence[np.ndarray]) -> list[np.ndarray]:
         """For each profile, as rows, the cluster of each document: 0, 1, ... or `NOISE`. One alone is 0."""
-        keys = [self._key(rows) for rows in profiles]
-        missing = {key: rows for key, rows in zip(keys, profiles, strict=True) if key not in self._known}
-        if missing:
-            self._known |= _found(list(missing))
-            made = {key: self._made(rows) for key, rows in missing.items() if key not in self._known}
-            self.computed += len(made)
-            self._known |= made
-            _keep(made)
-        return [self._known[key] for key in keys]
+        return [self._of(np.ascontiguousarray(self.means[rows], np.float32)) for rows in profiles]
 
-    def _made(self, rows: np.ndarray) -> np.ndarray:
-        if len(rows) == 1:
-            return np.zeros(1, np.int32)
-        return self._cluster(self.means[rows]).astype(np.int32)
-
-    def _key(self, rows: np.ndarray) -> bytes:
-        vectors = np.ascontiguousarray(self.means[rows], np.float32)
-        return hashlib.sha256(self._code + vectors.tobytes()).digest()
+    def _of(self, vectors: np.ndarray) -> np.ndarray:
+        key = hashlib.sha256(vectors.tobytes()).digest()
+        if key not in self._known:
+            self._known[key] = self._cluster(vectors) if len(vectors) > 1 else np.zeros(len(vectors), int)
+        return self._known[key]
 
 
 def alone(labels: np.ndarray) -> np.ndarray:
@@ -306,46 +256,3 @@ def alone(labels: np.ndarray) -> np.ndarray:
     found = labels.copy()
     found[noise] = labels.max(initial=NOISE) + 1 + np.arange(noise.sum())
     return found
-
-
-# -- the file of clusters ------------------------------------------------------------------------------
-
-
-@contextmanager
-def _connection() -> Iterator[sqlite3.Connection]:
-    file = cache_folder() / "clusters.sqlite"
-    private_folder(file.parent)
-    require_locks(file.parent)
-    with closing(sqlite3.connect(file, timeout=60)) as connection:
-        tighten(file)
-        # Who changes the journal waits for nobody: so only of a new file, and nobody looks at it meanwhile.
-        with locked(file.with_suffix(".lock")):
-            if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                connection.execute("PRAGMA journal_mode=WAL")
-                connection.execute(_SCHEMA)
-        yield connection
-
-
-def _found(keys: list[bytes]) -> dict[bytes, np.ndarray]:
-    with _told(), _connection() as connection:
-        query = "SELECT labels FROM profiles WHERE key=?"
-        rows = ((key, connection.execute(query, (key,)).fetchone()) for key in keys)
-        return {key: np.frombuffer(row[0], np.int32) for key, row in rows if row is not None}
-
-
-def _keep(made: dict[bytes, np.ndarray]) -> None:
-    with _told(), _connection() as connection, connection:
-        values = [(key, labels.tobytes()) for key, labels in made.items()]
-        connection.executemany("INSERT OR IGNORE INTO profiles VALUES (?,?)", values)
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    """Makes a UserError of what SQLite or the disk says."""
-    try:
-        yield
-    except (sqlite3.Error, OSError) as error:
-        file = cache_folder() / "clusters.sqlite"
-        raise UserError(
-            f"{file}: {error}; it is a cache that can be spared: remove it, or mend its folder"
-        ) from error

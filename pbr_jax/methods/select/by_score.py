@@ -156,19 +156,10 @@ class LateInteraction(ByScore):
     # folder of a ColBERT model, or of any encoder, whose token states are then compared without projection.
     # "": encoder.model
     model: str = field(default="", metadata=IDLE)
-    # maximum length of a query, in tokens. None: as the model's folder specifies
-    query_length: int | None = None
-    # maximum length of a document, in tokens. None: as the model's folder specifies
-    document_length: int | None = None
-
-    def check(self) -> None:
-        super().check()
-        self.at_least("query_length", 1)
-        self.at_least("document_length", 1)
 
     @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
-        encoder = late.encoder(run, self.model, self.query_length, self.document_length)
+        encoder = late.encoder(run, self.model)
         return {"encoder": encoder, "tokens": late.documents(run, encoder)}
 
     def scores(

@@ -33,8 +33,8 @@ from pbr_jax.stages.scores import standardised
 from pbr_jax.stages.together import by_rows
 from pbr_jax.stages.trained import check_training, is_saved, load_report, load_saved, save_fitted
 from pbr_jax.system import System
-from pbr_jax.text.encode import TextEncoder, TokenStates, padded
-from pbr_jax.text.padding import multiple
+from pbr_jax.text.encode import TextEncoder, TokenStates
+from pbr_jax.text.padding import multiple, padded
 
 
 def _bandit() -> Training:
@@ -87,12 +87,6 @@ class Purple(ByScore):
     loss: Literal["reinforce", "grpo"] = "reinforce"
     clip: float = 0.2  # grpo: clipping range of the ratios, from 0 to 1
     updates: int = 1  # number of policy updates from the same rewards. More than one needs grpo
-    # control variate for the rewards. additive, pairwise: earlier rewards of a question predict those of its
-    # profiles, from single records or from pairs. Predictions are subtracted from the rewards, then added
-    # back over further profiles, which need no prompts. The gradient stays unbiased, except for grpo's
-    # clipping after the first update
-    control: Literal["none", "additive", "pairwise"] = "none"
-    proposals: int = 64  # number of further profiles with predicted rewards, in addition to the rollouts
     training: Training = field(default_factory=_bandit)  # how the policy is trained
 
     def check(self) -> None:
@@ -108,14 +102,6 @@ class Purple(ByScore):
         self.at_least("updates", 1)
         self.between("dropout", 0, 0.9)
         self.between("clip", 0, 1)
-        self.at_least("proposals", 2, "a profile is judged by the others")
-        if self.control != "none" and (self.learns_from, self.advantage) != ("profiles", "leave_one_out"):
-            raise UserError(
-                f"select.control is {self.control}, select.learns_from {self.learns_from} and "
-                f"select.advantage {self.advantage}: guesses stand for rewards of profiles, in their own "
-                "unit; set select.learns_from profiles and select.advantage leave_one_out, or select.control "
-                "none"
-            )
         if self.updates > 1 and self.loss != "grpo" and self.learns_from == "profiles":
             raise UserError(
                 f"select.updates is {self.updates} and select.loss {self.loss}: rewards of profiles that an "
@@ -361,7 +347,8 @@ def arrays(questions: Sequence[Question], shape: Shape, prior: float) -> dict[st
     Records are cut into rows of 8 tokens, so that a long one lengthens no other; there are as many rows as
     the question with the most of them needs, rounded up to one of four numbers in each power of two.
     """
-    queries, query_mask = padded([q.query for q in questions], (len(questions), shape.query, shape.width))
+    size = len(questions), shape.query, shape.width
+    queries, query_mask = padded([q.query for q in questions], size, np.float16)
     owners = [_owners(question.records) for question in questions]
     rows = _rounded(max(map(len, owners), default=1))
     records = np.zeros((len(questions), rows, _PART, shape.width), np.float16)

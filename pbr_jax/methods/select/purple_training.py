@@ -8,10 +8,10 @@ gradient is noisy, and no further epoch asks anything.
 
 import json
 import math
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,6 @@ from pbr_jax.base.prefetch import fetched
 from pbr_jax.base.types import Example, Model, Params, UserError
 from pbr_jax.llm import Prompt
 from pbr_jax.losses.policy_gradient import (
-    controlled,
     grpo,
     leave_one_out,
     plackett_luce_log_prob,
@@ -111,7 +110,6 @@ def train(
         return float(reward(_chosen(policy, score, params, held, sizes, k)).mean())
 
     start = jax.jit(policy.model.init)(jax.random.key(seed))
-    drawn = Drawn(folder / f"drawn-{jax.process_index()}.jsonl")
     task = TrainingTask(
         lambda: start,
         _loss(policy.model, options),
@@ -119,7 +117,7 @@ def train(
         batch,
         evaluate if len(held) else None,
         lengths=None if policy.lengths is None else policy.lengths[learned],
-        act=_act(policy.model, reward, learned, options, k, drawn),
+        act=_act(policy.model, reward, learned, options, k),
         updates=options.updates,
     )
     fitted = fit(task, options.training, folder, seed=seed)
@@ -204,51 +202,28 @@ def _chosen(
 # -- one batch -----------------------------------------------------------------------------------------
 
 
-def _act(model: Model, reward: Reward, learned: np.ndarray, options: PurpleOptions, k: int, drawn: "Drawn"):
+def _act(model: Model, reward: Reward, learned: np.ndarray, options: PurpleOptions, k: int):
     """Profiles for the questions of a batch, and what they are worth."""
     draw = jax.jit(_draw(model, options, k))
-    control = options.control
 
-    def act(params: Params, batch: Batch, key: Array, step: int) -> tuple[Batch, Mapping[str, float]]:
+    def act(params: Params, batch: Batch, key: Array) -> tuple[Batch, Mapping[str, float]]:
         actions, log_probs = map(np.asarray, draw(params, batch, key))  # [b m k], [b m]
         counted = (actions >= 0).any(-1) & batch["where"][:, None]
         questions = learned[batch["row"]]
-        rewards, known = np.zeros(counted.shape, np.float32), counted.copy()
-        made = {"actions": actions, "old": log_probs, "rewards": rewards, "counted": counted}
-        if control != "none":  # before the rewards are asked, of which the guess must not know
-            known[:, options.rollouts :] = False
-            made |= {"known": known, "predicted": _predicted(drawn, step, questions, actions, control)}
         profiles = [
             (int(questions[row]), tuple(place for place in actions[row, m].tolist() if place >= 0))
-            for row, m in zip(*np.nonzero(known))
+            for row, m in zip(*np.nonzero(counted))
         ]
-        rewards[known] = reward(profiles)
-        if control != "none":
-            drawn.add(step, profiles, rewards[known].tolist())
+        rewards = np.zeros(counted.shape, np.float32)
+        rewards[counted] = reward(profiles)
         metrics = {
-            "reward": float(rewards[known].mean()),
+            "reward": float(rewards[counted].mean()),
             "profiles": len(set(profiles)),
-            "informative": _informative(rewards, known),
+            "informative": _informative(rewards, counted),
         }
-        return made, metrics
+        return {"actions": actions, "old": log_probs, "rewards": rewards, "counted": counted}, metrics
 
     return act
-
-
-def _predicted(
-    drawn: "Drawn",
-    step: int,
-    questions: np.ndarray,
-    actions: np.ndarray,
-    control: Literal["additive", "pairwise"],
-) -> Float[np.ndarray, "b m"]:
-    """What earlier steps' rewards of the same questions let one expect."""
-    before = drawn.before(step)
-    guesses = [
-        predicted(before.get(question, {}), some, control)
-        for question, some in zip(questions.tolist(), actions, strict=True)
-    ]
-    return np.stack(guesses)
 
 
 def _informative(rewards: np.ndarray, counted: np.ndarray) -> int:
@@ -268,10 +243,8 @@ def _draw(model: Model, options: PurpleOptions, k: int):
             actions = _singles(batch["record_mask"])
         else:
             keys = row_keys(sampling, batch["row"])  # the same however the batch is divided
-            free = 0 if options.control == "none" else options.proposals
-            actions = jax.vmap(
-                lambda key, one: sample_plackett_luce(key, one, k=k, rollouts=options.rollouts + free)
-            )(keys, logits)
+            draw_each = partial(sample_plackett_luce, k=k, rollouts=options.rollouts)
+            actions = jax.vmap(draw_each)(keys, logits)
         return actions, plackett_luce_log_prob(logits, actions)
 
     return draw
@@ -292,7 +265,8 @@ def _loss(model: Model, options: PurpleOptions) -> steps.Loss:
         logits = log_scores(score(params, batch, dropout), batch["record_mask"])
         log_probs = plackett_luce_log_prob(logits, batch["actions"])
         counted = batch["counted"]
-        advantages = _advantages(batch, options)
+        advantage = {"z_scores": z_scored, "leave_one_out": leave_one_out}[options.advantage]
+        advantages = advantage(batch["rewards"], where=counted)
         if options.learns_from == "singles":
             expected = jnp.where(counted, jnp.exp(log_probs) * advantages, 0).sum(-1)
             return masked_mean(-expected, batch["where"])
@@ -303,14 +277,6 @@ def _loss(model: Model, options: PurpleOptions) -> steps.Loss:
         return masked_mean(losses.mean(-1), batch["where"])
 
     return loss
-
-
-def _advantages(batch: dict[str, Array], options: PurpleOptions) -> Float[Array, "b m"]:
-    """Of every rollout; with guesses, also of those without a reward."""
-    rewards, counted = batch["rewards"], batch["counted"]
-    if options.control != "none":
-        return controlled(rewards, batch["predicted"], batch["known"], where=counted)
-    return {"z_scores": z_scored, "leave_one_out": leave_one_out}[options.advantage](rewards, where=counted)
 
 
 # -- rewards ----------------------------------------------------------------------------------------
@@ -410,84 +376,3 @@ class Rewards:
             for ((question, profile), value), read in zip(judged.items(), tokens, strict=True):
                 id = self._examples[question].id
                 file.write(line({"id": id, "profile": profile, "value": value, "tokens": read}))
-
-
-# -- rewards that are predicted ---------------------------------------------------------------------
-
-
-Kind = Literal["additive", "pairwise"]
-"""A profile is worth the sum over its records, or over its records and pairs of them."""
-
-Profile = tuple[int, ...]
-"""Places of candidates in the order of the prompt, which the guess does not look at."""
-
-_RIDGE = 1.0  # variance of what records do not explain, over that of a record's (and pair's) worth
-
-
-def predicted(
-    known: Mapping[Profile, float], actions: Int[np.ndarray, "m k"], kind: Kind
-) -> Float[np.ndarray, " m"]:
-    """The guessed rewards of a question's profiles, up to a constant for those of a size; 0: none is known.
-
-    Ridge regression on which records (and pairs of records) are in a profile, in closed form: two profiles
-    with o records in common have the kernel o, or o + o (o - 1) / 2.
-
-    Args:
-      known: rewards by profile.
-      actions: profiles; places of -1 are empty.
-    """
-    if not known:
-        return np.zeros(len(actions), np.float32)
-    width = 1 + max(int(actions.max(initial=0)), *(max(profile) for profile in known))
-    seen, guessed = _indicators(known, width), _indicators(actions.tolist(), width)
-    sizes, values = seen.sum(1), np.fromiter(known.values(), np.float64)
-    for size in np.unique(sizes):  # profiles of other sizes are worth more or less for that alone
-        values[sizes == size] -= values[sizes == size].mean()
-    gram = _kernel(seen @ seen.T, kind) + _RIDGE * np.eye(len(seen))
-    return (_kernel(guessed @ seen.T, kind) @ np.linalg.solve(gram, values)).astype(np.float32)
-
-
-def _indicators(profiles: Sequence[Sequence[int]] | Mapping[Profile, float], width: int) -> np.ndarray:
-    indicators = np.zeros((len(profiles), width))
-    for row, profile in zip(indicators, profiles):
-        row[[place for place in profile if place >= 0]] = 1
-    return indicators
-
-
-def _kernel(common: np.ndarray, kind: Kind) -> np.ndarray:
-    return common if kind == "additive" else common + common * (common - 1) / 2
-
-
-class Drawn:
-    """The rewards that a training's steps were given, on disk: a step guesses from those of earlier ones.
-
-    A training that goes on after a kill guesses from the same: what later steps left is dropped. Each process
-    of several has a file of its own, and guesses from its own rewards.
-    """
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self._known: dict[int, dict[Profile, float]] | None = None
-
-    def before(self, step: int) -> Mapping[int, Mapping[Profile, float]]:
-        """By question, the rewards of the steps before this one; called before this step's `add`."""
-        if self._known is None:
-            lines = self._file.read_text(encoding="utf-8").splitlines(True) if self._file.is_file() else []
-            whole = [(line, json.loads(line)) for line in lines if line.endswith("\n")]
-            kept = [(line, record) for line, record in whole if record["step"] < step]
-            write_text(self._file, "".join(line for line, _ in kept))
-            self._known = defaultdict(dict)
-            for _, record in kept:
-                self._known[record["question"]][tuple(record["profile"])] = record["value"]
-        return self._known
-
-    def add(self, step: int, profiles: Sequence[tuple[int, Profile]], values: Sequence[float]) -> None:
-        """The rewards of a step's profiles by question; known ones are not written again."""
-        assert self._known is not None
-        with open_private(self._file) as file:
-            for (question, profile), value in zip(profiles, values, strict=True):
-                if profile in self._known[question]:
-                    continue
-                self._known[question][profile] = value
-                record = {"step": step, "question": question, "profile": profile, "value": value}
-                file.write(json.dumps(record) + "\n")

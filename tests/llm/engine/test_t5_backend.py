@@ -258,7 +258,7 @@ def test_load_is_lazy_and_reads_the_config(tiny):
     kernels = [replica.params["encoder"]["layers"]["query"]["kernel"] for replica in found._replicas]
     assert {kernel.dtype for kernel in kernels} == {jnp.dtype(jnp.bfloat16)}
     shards = [shard for kernel in kernels for shard in kernel.addressable_shards]
-    assert {shard.data.shape for shard in shards} == {(2, 32, 16)}
+    assert {shard.data.shape for shard in shards} == {(2, 16, 32)}
     assert [shard.device for shard in shards] == jax.devices()  # four replicas of two devices
 
 

@@ -162,10 +162,7 @@ def test_equal_scores_say_nothing_and_nothing_found_is_no_error(tmp_path: Path):
         assert [c.document.id for c in one] == ["a2", "a0", "a1"]
 
 
-@pytest.mark.parametrize(
-    ("how", "pool"), [("max", np.max), ("mean_best_two", lambda s: np.sort(s)[-2:].mean())]
-)
-def test_passages_are_pooled_in_each_part_and_the_best_by_all_is_shown(how: Any, pool: Any):
+def test_passages_are_pooled_in_each_part_and_the_best_by_all_is_shown():
     scores = {"x": [(3, 5), (1, 5), (9, 5)], "y": [(4, 2)], "z": [(0, 7), (2, 7)]}  # alike in the second part
     passages = [
         (Document(f"{name}.{i}", "a", "", part_of=name, span=(i, i + 1)), pair)
@@ -176,8 +173,8 @@ def test_passages_are_pooled_in_each_part_and_the_best_by_all_is_shown(how: Any,
         name: [Candidate(document, float(pair[column]), row) for row, (document, pair) in enumerate(passages)]
         for column, name in enumerate(("given", "given_2"))
     }
-    found = Fused(of=TWO).one(parts, [Neighbour("a")], [1.0, 1.0], how)
-    best = np.array([[pool(np.array(column)) for column in zip(*parts)] for parts in scores.values()])
+    found = Fused(of=TWO).one(parts, [Neighbour("a")], [1.0, 1.0], True)
+    best = np.array([np.max(parts, axis=0) for parts in scores.values()])
     wanted = ((best - best.mean(0)) / best.std(0)).sum(1)
     assert {c.document.whole: c.score for c in found} == pytest.approx(dict(zip(scores, wanted)))
     assert {c.document.id for c in found} == {"x.2", "y.0", "z.1"}

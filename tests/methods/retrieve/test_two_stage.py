@@ -122,25 +122,18 @@ def test_all_clusters_are_a_flat_ranking(world: World):
 
 
 @pytest.mark.parametrize("noise", ["alone", "one_cluster"])
-@pytest.mark.parametrize("centroid", ["mean", "token_mean"])
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_the_clusters_of_nearest_centroids_are_opened(world: World, count: int, centroid: str, noise: str):
+def test_the_clusters_of_nearest_centroids_are_opened(world: World, count: int, noise: str):
     clusters = world.clusters(world.tokens.means, noise)
     assert len(clusters) > 3
 
     def nearness(rows: list[int]) -> float:
-        if centroid == "mean":
-            mean, asked = world.tokens.means[rows].mean(0), world.query.mean(0)
-            return float(mean @ asked / np.linalg.norm(mean) / np.linalg.norm(asked))
-        padded = np.zeros((len(rows), 9, D))
-        for place, row in enumerate(rows):
-            padded[place, : len(world.tokens[row])] = world.tokens[row]
-        longest = max(len(world.tokens[row]) for row in rows)
-        return float((world.query @ padded.mean(0)[:longest].T).max(1).sum())
+        mean, asked = world.tokens.means[rows].mean(0), world.query.mean(0)
+        return float(mean @ asked / np.linalg.norm(mean) / np.linalg.norm(asked))
 
     best = sorted(clusters, key=nearness, reverse=True)[:count]
     tally = Tally()
-    found = world.found(["u", "v"], k=1, tally=tally, top_clusters=count, centroid=centroid, noise=noise)
+    found = world.found(["u", "v"], k=1, tally=tally, top_clusters=count, noise=noise)
     inside = [row for rows in best for row in rows]
     assert tally.counts["documents_scored"] == len(inside)
     assert tally.counts["documents_searched"] == 20
@@ -310,17 +303,9 @@ def test_fewer_documents_than_are_shown_are_announced(capsys: pytest.CaptureFixt
     [
         ({"top_clusters": 0}, "retrieve.top_clusters is 0, want at least 1"),
         ({"min_cluster_size": 1}, "retrieve.min_cluster_size is 1, want at least 2"),
-        ({"query_length": 0}, "retrieve.query_length is 0, want at least 1"),
-        ({"inside": "pooled", "model": "x"}, "retrieve.model set, and retrieve.inside is pooled"),
-        (
-            {"inside": "pooled", "centroid": "token_mean", "document_length": 9},
-            "retrieve.document_length and retrieve.centroid set, and retrieve.inside is pooled",
-        ),
+        ({"inside": "pooled", "model": "x"}, "retrieve.model is set, and retrieve.inside is pooled"),
     ],
 )
 def test_bad_options_are_one_clear_line(options: dict[str, Any], message: str):
     with pytest.raises(UserError, match=message):
         TwoStage(**options)
-    if "query_length" in options:
-        with pytest.raises(UserError, match=message.replace("retrieve", "select")):
-            LateInteraction(**options)
