@@ -145,6 +145,8 @@ def test_sentence_transformers_folder(pooling: dict, wanted: Literal["mean", "cl
     assert read_settings(tmp_path, 512) == Settings(100, wanted, True)
     assert read_settings(tmp_path, 64).max_length == 64
     write(tmp_path, modules=modules("Transformer", "Pooling"), sentence_bert_config={})
+    assert read_settings(tmp_path, 512) == Settings(300, wanted, True)  # cosine is the library's default
+    (tmp_path / "config_sentence_transformers.json").write_text('{"similarity_fn_name": "dot"}')
     assert read_settings(tmp_path, 512) == Settings(300, wanted, False)
 
 
