@@ -96,33 +96,31 @@ def parse_interval(text: str) -> tuple[float, float] | None:
 def parse_exact(text: str) -> tuple[float, float, float] | None:
     """As `parse_interval`, and what the float of the first moment lacks, in seconds. This orders moments that
     are one float, such as two in one microsecond."""
-    exact, length = _exact(text)
-    if exact is None:
+    if (found := _exact(text)) is None:
         return None
+    exact, length = found
     first = float(exact)
     last = math.nextafter(first + length, -math.inf) if length else first
     return first, last, float(exact - Decimal(first))
 
 
-def _exact(text: str) -> tuple[Decimal | None, float]:
-    """The first moment of a date, None where it is none; and its length in seconds, 0 for a moment."""
+def _exact(text: str) -> tuple[Decimal, float] | None:
+    """The first moment of a date, and its length in seconds, 0 for a moment; None where it is no date."""
     text = re.sub(r"^(-?\d+)\.0+$", r"\1", text.strip(), flags=re.ASCII)  # as pandas writes integers
     if len(text) > _LONGEST:
-        return None, 0.0
+        return None
     if zoned := _ZONED.fullmatch(text):
         text = "".join(filter(None, zoned.groups()))
-    for pattern in _PATTERNS:
-        if match := pattern.fullmatch(text):
-            parts = {key: value for key, value in match.groupdict().items() if value}
-            moment = _seconds(parts)
-            return moment, 0.0 if moment is None else _length(parts)
-    if number := _NUMBER.fullmatch(text):
-        value, unit = Decimal(text), _UNITS.get(len(number["whole"]))
-        if unit is None and _FIRST_SERIAL <= value <= _LAST_SERIAL:
-            moment = (value - _SERIAL_OF_EPOCH) * int(_DAY)
-            return round(moment, 3), _DAY if value == int(value) else 0.0
-        return None if unit is None else value.scaleb(-unit), 0.0
-    return _iso(text), _iso_length(text)
+    if match := next(filter(None, (pattern.fullmatch(text) for pattern in _PATTERNS)), None):
+        return _calendar({key: value for key, value in match.groupdict().items() if value})
+    if not (number := _NUMBER.fullmatch(text)):
+        return _iso(text)
+    value, unit = Decimal(text), _UNITS.get(len(number["whole"]))
+    if unit is not None:
+        return value.scaleb(-unit), 0.0
+    if _FIRST_SERIAL <= value <= _LAST_SERIAL:
+        return round((value - _SERIAL_OF_EPOCH) * int(_DAY), 3), _DAY if value == int(value) else 0.0
+    return None
 
 
 def readable(text: str) -> str:
@@ -136,40 +134,24 @@ def readable(text: str) -> str:
     return text if moment is None else (datetime(1970, 1, 1) + timedelta(seconds=moment)).isoformat()
 
 
-def _length(parts: dict[str, str]) -> float:
-    """Of a date that there is, in seconds: a year, a month or a day; 0 with a clock."""
-    if "hour" in parts:
-        return 0.0
-    if "day" in parts:
-        return _DAY
-    year = int(parts["year"])
-    if "month" in parts:
-        return calendar.monthrange(year, _month(parts["month"]))[1] * _DAY
-    return (365 + calendar.isleap(year)) * _DAY
-
-
-def _iso_length(text: str) -> float:
-    """Of a date in ISO 8601 that there is, in seconds: a week, a day or an hour; 0 with minutes."""
-    try:
-        date.fromisoformat(text)
-    except ValueError:
-        return _HOUR if _ISO_HOUR.fullmatch(text) else 0.0
-    return 7 * _DAY if re.fullmatch(r"\d{4}-?W\d{2}", text) else _DAY
-
-
-def _seconds(parts: dict[str, str]) -> Decimal | None:
-    month = _month(parts.get("month", "1"))
-    hour, half = int(parts.get("hour", "0")), parts.get("half", "").lower()
+def _calendar(parts: dict[str, str]) -> tuple[Decimal, float] | None:
+    """As `_exact`, of a date in parts: a year, a month or a day, or a moment with a clock."""
+    month, hour, half = _month(parts.get("month", "1")), int(parts.get("hour", "0")), parts.get("half", "")
     if half and not 1 <= hour <= 12:
         return None
     if half:
-        hour = hour % 12 + (12 if half == "p" else 0)
+        hour = hour % 12 + 12 * (half in "pP")
+    year, day, minute, second = (
+        int(parts.get(name, name == "day")) for name in ("year", "day", "minute", "second")
+    )
     try:
-        day, minute, second = (int(parts.get(*of)) for of in (("day", "1"), ("minute", "0"), ("second", "0")))
-        moment = datetime(int(parts["year"]), month, day, hour, minute, second, tzinfo=UTC)
-        return Decimal(moment.timestamp())
+        moment = datetime(year, month, day, hour, minute, second, tzinfo=UTC)
     except ValueError:  # no such day or hour
         return None
+    days = 365 + calendar.isleap(year)
+    if "month" in parts:
+        days = 1 if "day" in parts else calendar.monthrange(year, month)[1]
+    return Decimal(moment.timestamp()), 0.0 if "hour" in parts else days * _DAY
 
 
 def _month(text: str) -> int:
@@ -180,8 +162,8 @@ def _month(text: str) -> int:
     return _MONTHS.index(key) + 1 if key in _MONTHS else 0
 
 
-def _iso(text: str) -> Decimal | None:
-    """The moment of ISO 8601, or of a date with a month's name, to all its digits."""
+def _iso(text: str) -> tuple[Decimal, float] | None:
+    """As `_exact`, of ISO 8601, or of a date with a month's name; to all its digits."""
     read = parsedate_to_datetime if _NAMED_MONTH.fullmatch(text) else datetime.fromisoformat
     within = _MIDNIGHT.sub("00:00", text)
     try:
@@ -192,4 +174,9 @@ def _iso(text: str) -> Decimal | None:
     more = digits[1][6:24] if (digits := _FRACTION.search(text)) else ""
     seconds = Decimal(since // timedelta(microseconds=1)).scaleb(-6)
     finer = Decimal(int(more or 0)).scaleb(-6 - len(more))
-    return seconds + finer + (int(_DAY) if within != text else 0)
+    try:
+        date.fromisoformat(text)
+        length = 7 * _DAY if re.fullmatch(r"\d{4}-?W\d{2}", text) else _DAY
+    except ValueError:
+        length = _HOUR if _ISO_HOUR.fullmatch(text) else 0.0
+    return seconds + finer + (int(_DAY) if within != text else 0), length

@@ -20,7 +20,7 @@ from pbr_jax.data.dates import parse_interval
 from pbr_jax.data.records import RecordError, caught, kind
 from pbr_jax.importing.left_out import LeftOut
 
-_LISTS = ("messages", "conversations", "conversation", "chat_messages", "contents", "turns", "items")
+_LISTS = ("messages", "conversations", "conversation", "contents", "chat_messages", "turns", "items")
 _ROLES = ("role", "from", "sender", "author", "speaker")
 _TEXTS = ("content", "value", "text", "parts", "message")
 _USERS = ("user", "user_id", "userid", "username", "customer", "customer_id", "user.id")
@@ -33,12 +33,13 @@ _SPEAKERS = {
     "instructions": ("system", "developer", "instructions", "reasoning"),
 }
 _TOOL = ("tool", "function", "_call", "observation", "ipython")  # parts of the names of a tool's roles
-_TEXT_PARTS = ("text", "input_text", "output_text", None)
 _REASONS = {
     "instructions": "messages with instructions or reasoning",
     "tool": "messages of a tool or that call one",
     "": "messages of a role that is neither a user's nor an assistant's",
 }
+_Record = tuple[Mapping[str, Any], str]
+"""A record or a row, and where it stands."""
 
 
 class _Message(NamedTuple):
@@ -53,16 +54,17 @@ class _Message(NamedTuple):
 class _Turn:
     """The open turn of a conversation: what the user asked, and what the assistant has said since.
 
-    `about`: what its row says beside. `moment`: the time of the message before.
+    `about`: what its row says beside. `place`: where the row stands. `moment`: the time of the last message.
     """
 
-    def __init__(self, left_out: LeftOut, about: Mapping[str, Any], place: str) -> None:
-        self.left_out, self.about, self.place, self.moment = left_out, about, place, -math.inf
+    def __init__(self, left_out: LeftOut) -> None:
+        self.left_out, self.moment, self.place = left_out, -math.inf, ""
+        self.about: dict[str, Any] = {}
         self._asked: list[_Message] = []
         self._said: list[_Message] = []
 
-    def rows(self, message: _Message) -> Iterator[tuple[dict[str, Any], str]]:
-        """Adds a message. Yields the row of the turn that it ends, and its place."""
+    def rows(self, message: _Message, about: dict[str, Any], place: str) -> Iterator[_Record]:
+        """Adds a message. Yields the row of the turn that it ends: one with an answer, or another user's."""
         if message.speaker == "tool":
             self._leave("messages of the assistant before it called a tool", self._said)
         if message.speaker in _REASONS:
@@ -70,33 +72,30 @@ class _Turn:
         elif not message.text:
             self._leave("messages without text", [message])
         elif message.speaker == "user":
-            if self._said:
+            if self._said or about != self.about:
                 yield from self.end()
             self._asked.append(message)
+            self.about, self.place = about, place
         elif self._asked:
             self._said.append(message)
         else:
             self._leave("messages of the assistant that answer nothing", [message])
 
-    def end(self) -> Iterator[tuple[dict[str, Any], str]]:
+    def end(self) -> Iterator[_Record]:
         """The row of the turn, if it has an answer, and its place."""
         if self._said:
             times = (message.time for message in (*reversed(self._asked), *self._said))
             time = next(({"time": time} for time in times if time is not None), {})
             asked, said = ("\n".join(message.text for message in of) for of in (self._asked, self._said))
             yield {**self.about, **time, "input": asked, "output": said}, self.place
+            self._asked, self._said = [], []
         else:
             self._leave("messages of the user that have no answer", self._asked)
-        self._asked, self._said = [], []
 
     def _leave(self, reason: str, messages: list[_Message]) -> None:
         for message in messages:
             self.left_out.add(reason, message.place)
         messages.clear()
-
-
-_Record = tuple[Mapping[str, Any], str]
-"""A record or a row, and where it stands."""
 
 
 def rows(records: Iterable[_Record], left_out: LeftOut) -> Iterator[_Record]:
@@ -108,7 +107,7 @@ def rows(records: Iterable[_Record], left_out: LeftOut) -> Iterator[_Record]:
     for values, place in records:
         found: Iterable[_Record] = [(values, place)]
         if (messages := _messages(values)) is not None:
-            found = _of_conversation(values, messages, _Turn(left_out, {}, place))
+            found = _of_conversation(values, messages, place, _Turn(left_out))
         elif turns or _is_message(values):
             found = _of_message(values, place, turns, left_out)
         with caught(left_out.fault):
@@ -118,18 +117,18 @@ def rows(records: Iterable[_Record], left_out: LeftOut) -> Iterator[_Record]:
 
 
 def _of_conversation(
-    values: Mapping[str, Any], messages: Mapping[str, Any], turn: _Turn
+    values: Mapping[str, Any], messages: Mapping[str, Any], place: str, turn: _Turn
 ) -> Iterator[_Record]:
     if not messages:
-        turn.left_out.add("conversations without messages", turn.place)
-    user, time = _named(values, _USERS), _named(values, _TIMES)
+        turn.left_out.add("conversations without messages", place)
+    user, time = _cell(values, _USERS), _cell(values, _TIMES)
     if user is None:
-        user, time = _first(values, _OWN, turn.place.rpartition(": ")[2]), None
+        user, time = _first(values, _OWN, place.rpartition(": ")[2]), None
     used = {*_USERS, *_OWN, *_TIMES, *(path.partition("[")[0] for path in messages)}
     others = {name: values[name] for name in values if name not in used and _listed(values[name]) is None}
-    turn.about = {"user": user} | ({} if time is None else {"time": time}) | others
+    about = {"user": user} | ({} if time is None else {"time": time}) | others
     for path, message in messages.items():
-        yield from turn.rows(_message(message, f"{turn.place}, {path}"))
+        yield from turn.rows(_message(message, f"{place}, {path}"), about, place)
     yield from turn.end()
 
 
@@ -140,7 +139,7 @@ def _of_message(
         left_out.add("messages without a conversation", place)
         return
     message = _message(values, place)
-    turn = turns.setdefault(str(conversation), _Turn(left_out, {}, place))
+    turn = turns.setdefault(str(conversation), _Turn(left_out))
     moment, _ = parse_interval(str(message.time)) or (turn.moment, None)
     if moment < turn.moment:
         told = (
@@ -149,16 +148,8 @@ def _of_message(
         )
         raise RecordError(place, told, "messages that are earlier than the one before")
     turn.moment = moment
-    yield from turn.rows(message)
-    if message.speaker == "user":
-        turn.about, turn.place = {"user": _named(values, _USERS, conversation)}, place
-
-
-def _named(values: Mapping[str, Any], names: Sequence[str], default: Any = None) -> Any:
-    """The value of the first of these names that has one in a record, or else in an object of it."""
-    nested = [name for name in values if name.rpartition(".")[2] in names]
-    cells = {name: value for name, value in values.items() if not isinstance(value, Mapping)}
-    return _first(cells, (*names, *nested), default)
+    user = _cell(values, _USERS, turn.about.get("user", conversation))
+    yield from turn.rows(message, {"user": user}, place)
 
 
 def _is_message(values: Mapping[str, Any]) -> bool:
@@ -171,22 +162,16 @@ def _is_message(values: Mapping[str, Any]) -> bool:
 def _messages(values: Mapping[str, Any]) -> dict[str, Any] | None:
     """The messages of a record by their place in it; None where it is no conversation."""
     lists = {name: items for name in values if (items := _listed(values[name])) is not None}
-    ends = {name: name.rpartition(".")[2] for name in lists}
-    for name, items in lists.items():
-        known = ends[name] == _LISTS[0] or (ends[name] == _LISTS[1] and not items)
-        if ends[name] in _LISTS and (known or any(map(_role, items[:1]))):
-            messages = {f"{name}[{number}]": message for number, message in enumerate(items)}
-            first = {f"{of}[0].message": lists[of][0] for of in lists if ends[of] == "choices" and lists[of]}
-            chosen = {
-                path: one for path, one in first.items() if isinstance(one, Mapping) and "message" in one
-            }
-            return messages | {path: choice["message"] for path, choice in chosen.items()}
-    asked, said = values.get("input"), lists.get("output")
-    if not said or not isinstance(said[0], Mapping) or "type" not in said[0]:
-        return None
-    asked = [{"role": "user", "content": asked}] if isinstance(asked, str) else _listed(asked) or []
-    pairs = (("input", asked), ("output", said))
-    return {f"{name}[{number}]": one for name, messages in pairs for number, one in enumerate(messages)}
+    known = ("messages", *(() if lists.get("conversations") else ("conversations",)))
+    names = [name for name in lists if name in _LISTS and (name in known or any(map(_role, lists[name][:1])))]
+    names = names[:1]
+    said = lists.get("output")
+    if not names and said and isinstance(said[0], Mapping) and "type" in said[0]:
+        names = ["input", "output"]
+        if isinstance(asked := values.get("input"), str):
+            lists["input"] = [{"role": "user", "content": asked}]
+    found = {f"{name}[{at}]": one for name in names for at, one in enumerate(lists.get(name, []))}
+    return found if names else None
 
 
 def _message(values: Any, place: str) -> _Message:
@@ -228,11 +213,17 @@ def _text(content: Any, place: str, speaker: str) -> tuple[str, bool]:
     for part in parts:
         named = part if isinstance(part, Mapping) else {"text": part}
         text, of = named.get("text"), named.get("type")
-        if isinstance(text, str) and of in _TEXT_PARTS:
+        if isinstance(text, str) and of in ("text", "input_text", "output_text", None):
             texts.append(text)
         elif "tool" in map(_speaker, (str(of), *filter(lambda name: _filled(named[name]), named))):
             texts, calls = ([] if speaker == "assistant" else texts), True
     return "\n".join(texts).strip(), calls and not texts
+
+
+def _cell(values: Mapping[str, Any], names: Sequence[str], default: Any = None) -> Any:
+    """The value of the first of these names that has one in a record, or else in its metadata."""
+    cells = {name: value for name, value in values.items() if not isinstance(value, Mapping)}
+    return _first(cells, (*names, *(f"metadata.{name}" for name in names)), default)
 
 
 def _first(values: Mapping[str, Any], names: Iterable[str], default: Any = None) -> Any:

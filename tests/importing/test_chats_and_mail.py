@@ -84,13 +84,6 @@ _FORMS: dict[str, dict[str, Any]] = {
             {"role": "assistant", "content": "In hall 3.", "tool_calls": None},
         ]
     },
-    "OpenAI, a request and its response": {
-        "request": {"messages": [{"role": "user", "content": "Where?"}], "user": "ann"},
-        "response": {
-            "choices": [{"message": {"role": "assistant", "content": "In hall 3."}}, {}],
-            "created": 1,
-        },
-    },
     "OpenAI, responses": {
         "input": "Where?",
         "output": [
@@ -159,7 +152,7 @@ _FORMS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("form", _FORMS)
 def test_the_answer_of_every_form_is_what_follows_the_last_call(form: str) -> None:
     left_out = LeftOut()
-    user = {} if form.startswith(("OpenAI, a request", "Anthropic")) else {"user": "ann"}
+    user = {} if form.startswith("Anthropic") else {"user": "ann"}
     (row,) = rows([_FORMS[form] | user], left_out)
     who = "ann" if form != "Anthropic, a tool of the server" else "row 1"
     assert (row.text("user"), row.text("input"), row.text("output")) == (who, "Where?", "In hall 3.")
@@ -198,6 +191,24 @@ def test_messages_of_a_table_are_in_the_order_of_time() -> None:
         "1 messages without a conversation; the first is row 2",
         "1 messages of a role that is neither a user's nor an assistant's; the first is row 3, role 'boss'",
     )
+
+
+def test_a_question_is_of_the_user_who_asked_it() -> None:
+    """Users may share a conversation, and a record may name other people than its user."""
+    said = [("ann", "a"), ("bob", "b"), ("", "more"), ("bot", ""), ("ann", ""), ("bot", "so")]
+    table = [
+        {"conversation": "c", "role": "assistant" if who == "bot" else "user", "user": who, "text": text}
+        for who, text in said
+    ]
+    left_out = LeftOut()
+    assert [(row.text("user"), row.text("input")) for row in rows(table, left_out)] == [("bob", "b\nmore")]
+    assert left_out.count == 3
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
+    (row,) = rows([{"agent": {"username": "desk"}, "id": "c7", "messages": messages}], left_out)
+    assert row.text("user") == "c7"
+    joined = {"user": {"id": "ann", "created_at": "2019-01-01"}, "created": "2024-01-01"}
+    (row,) = rows([{**joined, "messages": messages}], left_out)
+    assert (row.text("user"), row.text("time")) == ("ann", "2024-01-01")
 
 
 def letter(sender: str, text: str, **headers: str) -> EmailMessage:
@@ -240,19 +251,6 @@ def test_a_reply_answers_the_text_that_it_replies_to(tmp_path: Path) -> None:
     made = import_table(tmp_path / "t.mbox", tmp_path / "out")
     assert (made.questions, made.users, made.columns.time) == (4, 2, "time")
     assert [len(e.profile) for e in examples(tmp_path / "out")] == [0, 1, 0, 1]
-
-
-def test_a_line_that_begins_with_from_is_no_quote(tmp_path: Path) -> None:
-    """mbox writes it as ">From ", and what began so with one mark more."""
-    box = mailbox.mbox(tmp_path / "t.mbox")
-    mail = EmailMessage()
-    mail["From"], mail["Date"], mail["Subject"] = "a@b.c", "Sat, 3 Feb 2024 14:05:00 +0000", "s"
-    mail.set_content("Hello,\nFrom here on all is well.\n\nBye\n> quoted\n")
-    box.add(mail)
-    box.close()
-    assert ">From here" in (tmp_path / "t.mbox").read_text()
-    (row,) = rows(tmp_path / "t.mbox", LeftOut())
-    assert row.values["output"] == "Hello,\nFrom here on all is well.\n\nBye"
 
 
 def test_odd_mail(tmp_path: Path) -> None:
