@@ -12,6 +12,7 @@ the record: it would be that of all its rows, none of which were earlier then.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -123,7 +124,7 @@ def _of_conversation(
         turn.left_out.add("conversations without messages", place)
     user, time = _cell(values, _USERS), _cell(values, _TIMES)
     if user is None:
-        user, time = _first(values, _OWN, place.rpartition(": ")[2]), None
+        user, time = _first(values, _OWN, Path(place).name), None
     used = {*_USERS, *_OWN, *_TIMES, *(path.partition("[")[0] for path in messages)}
     others = {name: values[name] for name in values if name not in used and _listed(values[name]) is None}
     about = {"user": user} | ({} if time is None else {"time": time}) | others

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
+from itertools import filterfalse
 from typing import Any
 
 from pbr_jax.base.types import UserError
@@ -104,7 +105,7 @@ def proposed_documents(given: Columns, sample: Sequence[Row], reading: Reading) 
     asked = [what for what in ("user", "time", "id") if what not in found]
     found |= _proposals(asked, free, sample, time=partial(_dated, reading))
     free = [name for name in free if name not in found.values()]
-    document = tuple(dict.fromkeys(given.document)) or tuple(name for name in free if not _unnamed(name))
+    document = tuple(dict.fromkeys(given.document)) or tuple(filterfalse(_UNNAMED.search, free))
     columns = Columns(**found, document=document)
     _check_needed(columns, there, user="whose document it is")
     return columns
@@ -146,7 +147,7 @@ def _check_needed(columns: Columns, there: Sequence[str], **needed: str) -> None
             raise UserError(
                 f"found no column that says {example} among {', '.join(there)}; name it: {flag(what)}"
             )
-    if bad := next(filter(_unnamed, columns.named.values()), None):
+    if bad := next(filter(_UNNAMED.search, columns.named.values()), None):
         raise UserError(f"found a column named {bad!r}, wanted no braces or control characters; rename it")
 
 
@@ -166,22 +167,13 @@ def from_names(given: Mapping[str, str | Sequence[str]]) -> Columns:
         if not isinstance(name, str) and (what != "document" or not all(isinstance(n, str) for n in name)):
             raise UserError(f"columns: {what} is {name!r:.40}, want a column's name")
     document = given.get("document", ())
-    named: dict[str, Any] = {
-        **given,
-        "document": (document,) if isinstance(document, str) else tuple(document),
-    }
+    named: dict[str, Any] = {**given, "document": (document,) if isinstance(document, str) else (*document,)}
     return Columns(**named)
 
 
-def _unnamed(name: str) -> bool:
-    return bool(_UNNAMED.search(name))
-
-
 def _dated(reading: Reading, cells: Sequence[str]) -> bool:
-    filled = list(filter(None, cells))
-    return bool(filled) and sum(
-        parse_interval(reading.date(cell)) is not None for cell in filled
-    ) >= _DATED * len(filled)
+    dates = [parse_interval(reading.date(cell)) is not None for cell in cells if cell]
+    return bool(dates) and sum(dates) >= _DATED * len(dates)
 
 
 def _unique(cells: Sequence[str]) -> bool:

@@ -40,16 +40,16 @@ def rows(paths: Sequence[Path], left_out: LeftOut) -> Iterator[tuple[dict[str, A
             for key, message in box.iteritems():
                 if not _is_draft(message) and (name := _id(message)):
                     known.setdefault(name, (box, key))
+        taken: set[tuple[str, int]] = set()  # the ids and texts of rows
         for path, box in zip(paths, boxes):
-            for number, (key, message) in enumerate(box.iteritems(), start=1):
+            for number, message in enumerate(box, start=1):
                 asked = written(there[0][there[1]]) if (there := known.get(_answered(message))) else ""
                 subject = _ROUND.sub("", _decoded(message["Subject"]))
                 user, time, text = _sender(message), _time(message), written(message)
-                first_box, first = known.get(_id(message), (box, key))
-                repeats = (first_box, first) != (box, key) and written(first_box[first]) == text
+                name = _id(message)
                 reasons = {
                     "drafts": _is_draft(message),
-                    "copies of a message with the same id": repeats,
+                    "copies of a message with the same id": (name, hash(text)) in taken,
                     "messages without the address of a sender": not user,
                     "messages without a date that can be read": not time,
                     "messages without a text of their own": not text,
@@ -58,9 +58,10 @@ def rows(paths: Sequence[Path], left_out: LeftOut) -> Iterator[tuple[dict[str, A
                 place = f"{path}: message {number}"
                 if reason := next((reason for reason, holds in reasons.items() if holds), None):
                     left_out.add(reason, place)
-                else:
-                    row = {"user": user, "time": time, "input": asked or subject, "output": text}
-                    yield {**row, "subject": subject}, place
+                    continue
+                taken |= {(name, hash(text))} if name else set()
+                row = {"user": user, "time": time, "input": asked or subject, "output": text}
+                yield {**row, "subject": subject}, place
 
 
 def _id(message: Message) -> str:

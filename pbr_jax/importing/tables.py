@@ -174,21 +174,22 @@ def _format(path: Path) -> str:
 
 def _of_file(path: Path, left_out: LeftOut, encoding: str) -> Iterator[tuple[Mapping[str, Any], str]]:
     form = _format(path)
-    if form in _COLUMNS:
-        parquet = form == ".parquet"
-        records = tables.parquet(path) if parquet else tables.separated(path, encoding, left_out.fault)
-        yield from ((record.values, f"{path}: {record.label}") for record in records)
+    if form == ".parquet":
+        records = tables.parquet(path)
+    elif form in _COLUMNS:
+        records = tables.separated(path, encoding, left_out.fault)
     elif form in (".jsonl", ".json"):
         listed = form == ".json" and json_stream.is_list(path)
         read = json_stream.records if listed else json_stream.lines
         records = read(path, unique=True, on_fault=left_out.fault)
-        for number, record in enumerate(records, start=1):
-            yield record.values, f"{path}: row {number}"
     else:
         raise UserError(
             f"{path}: found a file that ends in {path.suffix!r}, wanted {', '.join(SUFFIXES)}, or one of "
             f"{', '.join(_PACKED)} with .gz behind"
         )
+    for record in records:
+        word, number = record.label.split()[:2]
+        yield record.values, f"{path}: row {int(number) + (word == 'record')}"  # JSON counts from 0
 
 
 def _of_object(source: Iterable[Any], left_out: LeftOut) -> Iterator[tuple[Mapping[str, Any], str]]:

@@ -17,6 +17,7 @@ from pbr_jax.tasks import Task
 _LABELS = 20  # different answers, at most, of a task with labels
 _EACH = 5  # questions of each label, on average, at least
 _SHORT = 40  # characters of a label
+_DIFFERENT = 100  # answers that are counted
 _STOP = '# stop = ["\\n\\n"]  # no answer has a blank line: take away the first # if the model goes on'
 
 
@@ -58,21 +59,35 @@ class TaskFile(NamedTuple):
     prompt: tuple[str, ...] = ()
 
 
-def of(
-    targets: Counter[str],
-    longest: int,
-    questions: int,
-    shown: Sequence[str],
-    columns: Columns,
-    said: Wanted,
-    *,
-    one_paragraph: bool,
-) -> TaskFile:
-    """The task: few short answers that recur are labels, numbers among them a scale, all else is written.
-    `longest`: characters of an answer. `one_paragraph`: no answer has a blank line."""
-    kind, labels = _kind(targets, questions)
-    if not columns.output:
-        kind, labels = "retrieval", []
+class Answers:
+    """The answers of a table: how often each occurs, and what the longest and all of them are like."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.longest, self.one_paragraph = 0, True
+
+    def add(self, text: str) -> None:
+        """Counts an answer; "" is none."""
+        self.longest = max(self.longest, len(text))
+        self.one_paragraph &= "\n\n" not in text
+        if text and (len(self.counts) < _DIFFERENT or text in self.counts):
+            self.counts[text] += 1
+
+    def kind(self) -> tuple[str, list[str]]:
+        """Few short answers that recur are labels, numbers among them a scale, all else is written."""
+        few = 2 <= len(self.counts) <= _LABELS and self.counts.total() >= _EACH * len(self.counts)
+        if not few or any(len(text) > _SHORT or "\n" in text for text in self.counts):
+            return "generation", []
+        if all(text.isdecimal() for text in self.counts):
+            return "rating", sorted(self.counts, key=int)
+        return "classification", sorted(self.counts)
+
+
+def of(answers: Answers, shown: Sequence[str], columns: Columns, said: Wanted) -> TaskFile:
+    """The task that the user names, or else one of the kind of the answers."""
+    if said.task:
+        return _taken(said.task, shown)
+    kind, labels = answers.kind() if columns.output else ("retrieval", [])
     metrics = {
         "generation": ["rouge1", "rougeL", "meteor"],
         "classification": ["accuracy", "f1_macro"],
@@ -82,6 +97,7 @@ def of(
     user_is = said.user_is or "author"
     wanted = said.instruction or _INSTRUCTION[user_is]
     cue = f"{columns.output or 'answer'}:"
+    tokens = new_tokens(answers.longest)
     pieces = list(dict.fromkeys(["date: {date}", *(f"{name}: {{{name}}}" for name in shown)]))
     prompt = _prompt(_SYSTEM[user_is], wanted)
     lines = [
@@ -91,8 +107,8 @@ def of(
         f"metrics = {_toml(metrics)}",
         *([f"labels = {_toml(labels)}"] if labels else []),
         *(['answer = "text"'] if kind in ("generation", "retrieval") else []),
-        f"max_new_tokens = {new_tokens(longest)}  # a third of the longest answer's characters, 16 to 256",
-        *([_STOP] if one_paragraph and kind == "generation" else []),
+        f"max_new_tokens = {tokens}  # a third of the longest answer's characters, 16 to 256",
+        *([_STOP] if answers.one_paragraph and kind == "generation" else []),
         f"fields = {_toml(['text', *shown])}",
         f"document_target = {_toml(columns.output)}" if columns.output in shown else "",
         "",
@@ -104,7 +120,7 @@ def of(
         prompt[1],
         f"cue = {_toml(cue)}",
     ]
-    return TaskFile(kind, "\n".join(line for line in lines if line is not None) + "\n", prompt)
+    return TaskFile(kind, "\n".join(lines) + "\n", prompt)
 
 
 def new_tokens(longest: int) -> int:
@@ -116,7 +132,7 @@ def _prompt(system: str, instruction: str) -> tuple[str, ...]:
     return f"system = {_toml(system)}", f"instruction = {_toml(instruction)}"
 
 
-def taken(task: str, shown: Sequence[str]) -> TaskFile:
+def _taken(task: str, shown: Sequence[str]) -> TaskFile:
     """A task that there is: a benchmark's by its name, written out in full, or a file as it stands.
 
     Raises UserError for neither, for a file that is no task, and where prompts show a field of documents
@@ -163,13 +179,3 @@ def _pairs(options: Options, without: Sequence[str] = ()) -> Iterator[str]:
 def _toml(value: str | int | Sequence[str]) -> str:
     """A string, an integer or a list of strings, which TOML writes as JSON does; DEL is an escape there."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _kind(targets: Counter[str], questions: int) -> tuple[str, list[str]]:
-    different = len(targets)
-    few = 2 <= different <= _LABELS and sum(targets.values()) >= _EACH * different
-    if not few or any(len(text) > _SHORT or "\n" in text for text in targets):
-        return "generation", []
-    if all(text.isdecimal() for text in targets):
-        return "rating", sorted(targets, key=int)
-    return "classification", sorted(targets)

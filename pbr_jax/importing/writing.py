@@ -8,13 +8,12 @@ have a table of their own.
 import json
 import sqlite3
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pbr_jax.base import terminal
 from pbr_jax.base.files import write_lines, write_text
@@ -22,7 +21,7 @@ from pbr_jax.base.types import UserError
 from pbr_jax.base.words import person
 from pbr_jax.data.dates import parse_exact, readable
 from pbr_jax.data.own import DOCUMENTS, LEFT_OUT
-from pbr_jax.data.records import RecordError, whole
+from pbr_jax.data.records import caught, whole
 from pbr_jax.importing import task_file
 from pbr_jax.importing.columns import Columns, column_names, flag, proposed, proposed_documents
 from pbr_jax.importing.left_out import LeftOut
@@ -34,7 +33,6 @@ Table = str | Path | Iterable[Any]
 
 _SAMPLE = 1000  # rows that columns are proposed from
 _SHOWN, _LONGEST = 3, 100  # questions that are shown; characters of each
-_TARGETS = 100  # different answers that are counted: a task has far fewer labels
 _TRAINING = f"{Benchmark.training}/"  # begins names that only users of the training split may have
 _MEMORY = 16 << 10  # KiB of the rows that the database holds in memory
 
@@ -194,40 +192,24 @@ def _no_row(source: Table, left_out: LeftOut) -> UserError:
     return UserError(f"{_name(source)}: {found}")
 
 
-class _Cells(NamedTuple):
-    """A row of the database, without its number and place."""
-
-    user: str
-    id: str
-    moment: float | None
-    finer: float  # what the moment's float lacks
-    until: float | None
-    shown: bool  # whether its document has a text; without one there is no document
-    spelled: str  # the user's name as the table has it
-    record: dict[str, Any]
-
-
+@dataclass
 class _Import:
     """One import: rows go into a database on disk, and come out user by user in the order of time."""
 
-    def __init__(
-        self,
-        database: sqlite3.Connection,
-        columns: Columns,
-        own: Columns | None,
-        folder: Path,
-        name: str,
-        left_out: LeftOut,
-        reading: Reading,
-    ) -> None:
-        self.name, self.longest, self.one_paragraph = name, 0, True
-        self.left_out, self.reading = left_out, reading
+    database: sqlite3.Connection
+    columns: Columns
+    own: Columns | None
+    folder: Path
+    name: str
+    left_out: LeftOut
+    reading: Reading
+
+    def __post_init__(self) -> None:
         for pragma in ("journal_mode=OFF", "synchronous=OFF", f"cache_size=-{_MEMORY}"):
-            database.execute(f"PRAGMA {pragma}")  # what a crash leaves of it is thrown away
-        self.database, self.columns, self.own, self.folder = database, columns, own, folder
-        self.shown = (own or columns).document or tuple(filter(None, (columns.input, columns.output)))
-        self.targets: Counter[str] = Counter()
-        self.told = Imported(folder, columns, own, "generation")
+            self.database.execute(f"PRAGMA {pragma}")  # what a crash leaves of it is thrown away
+        columns = self.columns
+        self.shown = (self.own or columns).document or tuple(filter(None, (columns.input, columns.output)))
+        self.told = Imported(self.folder, columns, self.own, "generation")
 
     def write(
         self, questions: Iterable[Row], documents: Iterable[Row] | None, wanted: task_file.Wanted
@@ -242,23 +224,10 @@ class _Import:
             self.left_out.refuse()
             self.database.executemany("DELETE FROM rows WHERE number = ?", wrong)
         self._count()
-        self._measure()
-        told = self.told
-        made = (
-            task_file.taken(wanted.task, self.shown)
-            if wanted.task
-            else task_file.of(
-                self.targets,
-                self.longest,
-                told.questions,
-                self.shown,
-                self.columns,
-                wanted,
-                one_paragraph=self.one_paragraph,
-            )
-        )
+        told, answers = self.told, self._answers()
+        made = task_file.of(answers, self.shown, self.columns, wanted)
         told.kind, told.prompt, told.user_is = made.kind, made.prompt, wanted.user_is
-        told.longest = 0 if wanted.task else self.longest
+        told.longest = 0 if wanted.task else answers.longest
         write_lines(self.folder / DOCUMENTS, map(_line, self._documents()))
         write_lines(self.folder / "dev.jsonl", map(_line, self._questions()))
         write_text(self.folder / "task.toml", made.text)
@@ -266,35 +235,34 @@ class _Import:
         return told
 
     def _read(self, name: str, table: Iterable[Row], of: Columns, unique: str) -> None:
-        self.database.execute(
-            f"CREATE TABLE {name} (number INTEGER PRIMARY KEY, user TEXT, id TEXT, moment REAL, finer REAL, "
-            f"until REAL, shown INTEGER, spelled TEXT, record TEXT, place TEXT, UNIQUE ({unique}))"
+        columns = (
+            "number INTEGER PRIMARY KEY, place TEXT, user TEXT, id TEXT, moment REAL, finer REAL, "
+            "until REAL, shown INTEGER, spelled TEXT, record TEXT"
         )
-        same = f"SELECT place FROM {name} WHERE ({unique}) = ({', '.join('?' * len(unique.split(',')))})"
-        put = f"INSERT OR REPLACE INTO {name} VALUES ({', '.join('?' * 10)})"
+        self.database.execute(f"CREATE TABLE {name} ({columns}, UNIQUE ({unique}))")
+        same = " AND ".join(f"{key} = :{key}" for key in unique.split(", "))
+        values = ", ".join(f":{column.split()[0]}" for column in columns.split(", "))
         with terminal.bar(desc=name, unit="row") as bar:
             for number, row in enumerate(table):
                 bar.update(1)
-                try:
-                    cells = self._cells(row, number, of)
-                except RecordError as fault:
-                    self.left_out.fault(fault)
-                    continue
-                key = (cells.id,) if unique == "id" else (cells.user, cells.id)
-                keep, earlier = self.reading.same_id, self.database.execute(same, key).fetchone()
-                if earlier and keep == "refuse":
-                    found = f"{cells.id!r} a second time"
-                    self.left_out.fault(row.fault(of.id, found, "ids that are unique"))
-                elif earlier:
-                    place = row.place if keep == "first" else earlier[0]
-                    self.left_out.add(f"rows with an id that recurs, whose {keep} row is kept", place)
-                if not earlier or keep == "last":
-                    values = (number, *cells[:-1], json.dumps(cells.record), row.place)
-                    self.database.execute(put, values)
+                with caught(self.left_out.fault):
+                    cells = {"number": number, "place": row.place, **self._cells(row, number, of)}
+                    earlier = self.database.execute(
+                        f"SELECT place FROM {name} WHERE {same}", cells
+                    ).fetchone()
+                    keep = self.reading.same_id
+                    if earlier and keep == "refuse":
+                        raise row.fault(of.id, f"{cells['id']!r} a second time", "ids that are unique")
+                    if earlier:
+                        place = row.place if keep == "first" else earlier[0]
+                        self.left_out.add(f"rows with an id that recurs, whose {keep} row is kept", place)
+                    if not earlier or keep == "last":
+                        self.database.execute(f"INSERT OR REPLACE INTO {name} VALUES ({values})", cells)
         self.database.execute(f"CREATE INDEX {name}_by_user ON {name} (user, moment, finer, number)")
 
-    def _cells(self, row: Row, number: int, of: Columns) -> _Cells:
-        """A row's cells as the files have them."""
+    def _cells(self, row: Row, number: int, of: Columns) -> dict[str, Any]:
+        """What the database holds of a row: the dates of `parse_exact`, whether its document has a text, the
+        user's name as it is and as it is spelled, and the record, which has the cells as they are."""
         cells: dict[str, Any] = {}
         for what, name in of.named.items():
             cells[what] = _ids(row, name) if what in ("relevant", "history") else row.text(name)
@@ -309,8 +277,10 @@ class _Import:
         if of is self.own and not shown:
             raise row.fault(of.document[0], "nothing", "a text", "fill it in, or take the row out")
         moment, until, finer = self._date(row, of.time, cells) if of.time else (None, None, 0.0)
-        name = cells.get("id") or f"{'row' if of is self.columns else 'document'}-{number + 1}"
-        return _Cells(cells["user"], name, moment, finer, until, shown, spelled, {**cells, "id": name})
+        cells["id"] = cells.get("id") or f"{'row' if of is self.columns else 'document'}-{number + 1}"
+        dates = {"moment": moment, "until": until, "finer": finer}
+        names = {"user": cells["user"], "spelled": spelled, "id": cells["id"]}
+        return {**dates, **names, "shown": shown, "record": json.dumps(cells)}
 
     def _date(self, row: Row, column: str, cells: dict[str, Any]) -> tuple[float, float, float]:
         """The moments of a row's date (`parse_exact`), which stands in the cells as data has it."""
@@ -325,15 +295,13 @@ class _Import:
             "first may --time be left out instead",
         )  # fmt: skip
 
-    def _measure(self) -> None:
-        """Counts the answers, of which the task is made."""
+    def _answers(self) -> task_file.Answers:
+        answers = task_file.Answers()
         for (record,) in self.database.execute("SELECT record FROM rows ORDER BY number"):
             target = json.loads(record).get("output", "").strip()
             self.told.without_answer += not target
-            self.longest = max(self.longest, len(target))
-            self.one_paragraph &= "\n\n" not in target
-            if target and (len(self.targets) < _TARGETS or target in self.targets):
-                self.targets[target] += 1
+            answers.add(target)
+        return answers
 
     def _count(self) -> None:
         told, count = self.told, "SELECT count(*), count(DISTINCT user) FROM rows"

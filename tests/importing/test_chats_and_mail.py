@@ -211,6 +211,12 @@ def test_a_question_is_of_the_user_who_asked_it() -> None:
     assert (row.text("user"), row.text("time")) == ("ann", "2024-01-01")
 
 
+def test_nameless_conversations_of_two_files_are_two_histories(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(said("Hi", "Hello")))
+    assert [row.text("user") for row in rows(tmp_path, LeftOut())] == ["a.jsonl: row 1", "b.jsonl: row 1"]
+
+
 def letter(sender: str, text: str, **headers: str) -> EmailMessage:
     made = EmailMessage()
     made["From"], made["Date"] = sender, headers.pop("date", "Sat, 3 Feb 2024 14:05:00 +0100")
@@ -303,6 +309,15 @@ def test_mailboxes_of_a_folder_are_read_together(tmp_path: Path) -> None:
         "1 drafts",
         "1 copies of a message with the same id",
     ]
+
+
+def test_a_copy_is_left_out_only_where_the_other_is_a_row(tmp_path: Path) -> None:
+    """The first of three has no date, the others repeat its text."""
+    letters = [letter("ann@x.org", "Yes.", subject="s", message_id="<1@x>") for _ in range(3)]
+    del letters[0]["Date"]
+    left_out = LeftOut()
+    assert len(list(rows(box(tmp_path / "t.mbox", letters), left_out))) == 1
+    assert [line[:12] for line in left_out.lines()] == ["1 messages w", "1 copies of "]
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,13 @@ def test_rows_that_name_what_is_left_out_are_left_out_too(tmp_path: Path) -> Non
     assert counted(made) == 2
 
 
+def test_rows_of_json_are_counted_with_those_that_have_a_fault(tmp_path: Path) -> None:
+    good = {"user": "ann", "question": "q"}
+    (tmp_path / "t.jsonl").write_text("\n".join(["{", *map(json.dumps, [good, good, {**good, "user": ""}])]))
+    with pytest.raises(UserError, match="row 4, column 'user': found nothing"):
+        import_table(tmp_path / "t.jsonl", tmp_path / "out")
+
+
 # -- how a table is read --------------------------------------------------------------------------------
 
 HELPDESK = """\
