@@ -27,10 +27,11 @@ __all__ = [
 
 
 def load(config: schema.LLM) -> cache.Cached:
-    """The language model that a config names, behind the cache of answers; the same object as long as
+    """The language model that a config names, behind the cache of answers; its weights are shared as long as
     config and model are the same. Weights are read at the first answer that is not in the cache. Raises
     UserError: no such model, or one that is not supported."""
-    return _load(config, answers_file.location(), _backend(config).fingerprint)
+    llm, file = _kept(config, _backend(config).fingerprint), answers_file.location()
+    return cache.Cached(llm, file, config.offline, again=config.ask_again, name=config.model)
 
 
 def counting(config: schema.LLM, *, known: bool = True) -> Counting:
@@ -41,14 +42,8 @@ def counting(config: schema.LLM, *, known: bool = True) -> Counting:
 
 
 @functools.lru_cache(maxsize=4)
-def _load(config: schema.LLM, file: Path, content: str) -> cache.Cached:
-    llm = _kept(config, content)
-    return cache.Cached(llm, file, config.offline, again=config.ask_again, name=config.model)
-
-
-@functools.lru_cache(maxsize=4)
 def _kept(config: schema.LLM, content: str) -> LLM:
-    """Weights stay in memory whatever becomes of the file of answers."""
+    """The model of this content, which stays in memory."""
     return _backend(config)
 
 

@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from pbr_jax.base import terminal
+from pbr_jax.base import system_errors, terminal
 from pbr_jax.base.files import (
     cache_folder,
     open_private,
@@ -27,6 +27,7 @@ from pbr_jax.base.files import (
     write_lines,
 )
 from pbr_jax.base.locks import locked, require_locks
+from pbr_jax.base.system_errors import located
 from pbr_jax.base.types import UserError
 from pbr_jax.llm.protocol import Score
 
@@ -37,17 +38,12 @@ _SCHEMA = (
 _MODELS = "CREATE TABLE IF NOT EXISTS models(key TEXT PRIMARY KEY, model TEXT NOT NULL) WITHOUT ROWID"
 _IDENTITY = {"application_id": 0x7062726A, "user_version": 2}  # in the header: "pbrj", the schema's version
 _VERSION = "".join(f"PRAGMA {name}={value};" for name, value in _IDENTITY.items())
-_INSERT = "INSERT OR IGNORE INTO answers VALUES (?,?,?,?)"
+_PUT = "INSERT OR REPLACE INTO answers VALUES (?,?,?,?)"
 _SELECT = "SELECT key, kind, value, checksum FROM answers"
 _COUNT = "answers"  # the only field of an export's last line: how many there are
 _PATIENCE = 60.0  # seconds to wait for another process that is writing
 _TOGETHER = 500  # keys in one query
 _LONGEST = 64 << 20  # bytes of a file's first line that are read to see whether it is an export
-_NO_PLACE = (
-    sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN,
-    sqlite3.SQLITE_PERM,
-)  # fmt: skip
-_TAKEN = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
 _ROUNDING = 1e-4  # nats a token by which sums of log-probabilities may be over 0
 _LOWEST = -1e300  # of a log-probability: 100,000 of them still have a sum
 _making = threading.Lock()
@@ -150,7 +146,9 @@ class Answers:
         """The stored answers by key, without damaged ones and those of another kind, which are noted."""
         with self._connection() as connection:
             answers = self._find(connection, keys, kind)
-        return self._whole(answers)
+        whole = {key: answer for key, answer in answers.items() if answer is not None}
+        self._note(len(answers) - len(whole))
+        return whole
 
     def add(self, kind: str, values: Mapping[str, Any], model: str = "") -> dict[str, Any]:
         """Stores new answers, durably, and returns the one that stands for each key: the first whole one.
@@ -165,12 +163,12 @@ class Answers:
         standing: dict[str, Any] = {}
         if rows:
             with self._transaction() as connection:
-                self._insert(connection, rows)
-                if model:
-                    connection.execute(_MODELS)
-                    named = [(row.key, model) for row in rows]
-                    connection.executemany("INSERT OR IGNORE INTO models VALUES (?,?)", named)
-                standing = self._find(connection, [row.key for row in rows], kind)
+                there = self._find(connection, [row.key for row in rows], kind)
+                connection.executemany(_PUT, [row for row in rows if there.get(row.key) is None])
+                named = [(row.key, model) for row in rows if model]
+                connection.executemany("INSERT OR IGNORE INTO models VALUES (?,?)", named)
+            new = {row.key: row.answer for row in rows}
+            standing = new | {key: answer for key, answer in there.items() if answer is not None}
         if refused:
             raise UserError(
                 f"{len(refused)} of {len(values)} answers are not kept ({refused[0]}); mend the server, or "
@@ -183,15 +181,11 @@ class Answers:
         if not self.file.is_file():
             return 0
         gone = [(key,) for key in keys]
-        with self._connection() as connection:
-            connection.execute("PRAGMA secure_delete=ON")
-            connection.execute("BEGIN IMMEDIATE")
+        with self._transaction() as connection:
             blank = "UPDATE answers SET value=printf('%*s', length(CAST(value AS BLOB)), '') WHERE key=?"
             connection.executemany(blank, gone)  # where it stands: a page that is freed is not all there is
             erased = connection.executemany("DELETE FROM answers WHERE key=?", gone).rowcount
-            connection.execute(_MODELS)
             connection.executemany("DELETE FROM models WHERE key=?", gone)
-            connection.execute("COMMIT")
         return max(erased, 0)
 
     def erase_model(self, model: str) -> int:
@@ -199,7 +193,6 @@ class Answers:
         names: list[str] = []
         if self.file.is_file():
             with self._transaction() as connection:
-                connection.execute(_MODELS)
                 names = [name for (name,) in connection.execute("SELECT DISTINCT model FROM models")]
                 keys = [key for (key,) in connection.execute("SELECT key FROM models WHERE model=?", [model])]
             if keys:
@@ -244,20 +237,13 @@ class Answers:
             for new in _read(path):
                 there = connection.execute(f"{_SELECT} WHERE key=?", new[:1]).fetchone()
                 if there is None or Row._make(there).answer is None:
-                    self._insert(connection, [new])
+                    connection.execute(_PUT, new)
                     added += 1
                 elif there == new:
                     equal += 1
                 else:
                     conflicts += 1
         return Merged(added, equal, conflicts)
-
-    def _insert(self, connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
-        """Adds rows, all of one kind, where there is none of their key, or a damaged one."""
-        answers = self._find(connection, [row.key for row in rows], rows[0].kind)
-        damaged = [(key,) for key, answer in answers.items() if answer is None]
-        connection.executemany("DELETE FROM answers WHERE key=?", damaged)
-        connection.executemany(_INSERT, rows)
 
     def _find(self, connection: sqlite3.Connection, keys: Sequence[str], kind: str | None) -> dict[str, Any]:
         """The answers by key; None for damaged ones and those of another kind."""
@@ -269,11 +255,6 @@ class Answers:
                 answers[row.key] = row.answer if kind in (None, row.kind) else None
         return answers
 
-    def _whole(self, answers: Mapping[str, Any]) -> dict[str, Any]:
-        whole = {key: answer for key, answer in answers.items() if answer is not None}
-        self._note(len(answers) - len(whole))
-        return whole
-
     def _note(self, damaged: int) -> None:
         if damaged:
             terminal.err(
@@ -283,50 +264,27 @@ class Answers:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._connection() as connection:
-            connection.execute("BEGIN IMMEDIATE")
+        with self._connection() as connection, transaction(connection):
+            connection.execute(_MODELS)
             yield connection
-            connection.execute("COMMIT")
 
     @contextlib.contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
         try:
-            self._make_private()
-            opened = sqlite3.connect(self.file, timeout=_PATIENCE, isolation_level=None)
-            # Bytes that are no UTF-8 survive, so the checksum differs.
-            opened.text_factory = lambda content: content.decode("utf-8", "surrogateescape")
-            with contextlib.closing(opened) as connection:  # what is not committed is undone
+            with located(self.file), opened(self.file) as connection:
+                # Bytes that are no UTF-8 survive, so the checksum differs.
+                connection.text_factory = lambda content: content.decode("utf-8", "surrogateescape")
                 self._prepare(connection)
                 yield connection
         except (sqlite3.Error, OSError) as error:
-            raise UserError(f"{self._explained(error)}") from error
-
-    def _explained(self, error: sqlite3.Error | OSError) -> str:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without one: text that cannot be decoded
-        if isinstance(error, OSError) or code in _NO_PLACE:
-            return (
-                f"cannot write {self.file}: {getattr(error, 'strerror', None) or error}; free some space, "
-                "make it writable, or set PBR_JAX_CACHE to another folder"
-            )
-        if code in _TAKEN:
-            return (
-                f"{self.file} was locked by another process for {_PATIENCE:g} s ({error}); "
-                "let that process finish, then run again"
-            )
-        return (
-            f"{self.file} is damaged or not a cache of answers ({error}); move it away and run again, "
-            "after pbr-jax cache import FILE where there is an export"
-        )
-
-    def _make_private(self) -> None:
-        """The database before SQLite makes it: SQLite gives the files that it adds the database's mode."""
-        private_folder(self.file.parent)
-        require_locks(self.file.parent)
-        with _making:  # closing a file undoes the locks that SQLite has on it in other threads
-            if not self.file.exists():
-                open_private(self.file).close()
-        for suffix in ("", "-wal", "-shm"):  # those of older versions
-            tighten(self.file.with_name(self.file.name + suffix))
+            code = getattr(error.__cause__, "sqlite_errorcode", 0) & 0xFF
+            if isinstance(error, OSError) and code not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+                error.filename = str(self.file)
+                raise UserError(f"{system_errors.line(error)}") from error
+            raise UserError(
+                f"{self.file} is damaged or not a cache of answers ({error}); move it away and run again, "
+                "after pbr-jax cache import FILE where there is an export"
+            ) from error
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         """Makes the schema in an empty file; refuses a file that holds something else."""
@@ -348,6 +306,31 @@ class Answers:
                 f"version {version}; export it with the program that wrote it, move it away, and import the "
                 "export"
             )
+
+
+@contextlib.contextmanager
+def opened(file: Path) -> Iterator[sqlite3.Connection]:
+    """A connection to a private database, which is made where there is none; what it deletes is overwritten.
+
+    The file is there before SQLite makes it: SQLite gives the files that it adds the database's mode."""
+    private_folder(file.parent)
+    require_locks(file.parent)
+    with _making:  # closing a file undoes the locks that SQLite has on it in other threads
+        if not file.exists():
+            open_private(file).close()
+    for suffix in ("", "-wal", "-shm"):  # those of older versions
+        tighten(file.with_name(file.name + suffix))
+    with contextlib.closing(sqlite3.connect(file, timeout=_PATIENCE, isolation_level=None)) as connection:
+        connection.execute("PRAGMA secure_delete=ON")
+        yield connection
+
+
+@contextlib.contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """One transaction, kept as a whole: without its end it is undone when the connection is closed."""
+    connection.execute("BEGIN IMMEDIATE")
+    yield
+    connection.execute("COMMIT")
 
 
 def _identity(connection: sqlite3.Connection) -> dict[str, int]:

@@ -10,14 +10,12 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from pbr_jax.base.files import cache_folder, open_private, private_folder
-from pbr_jax.base.locks import require_locks
+from pbr_jax.base.files import cache_folder
 from pbr_jax.base.system_errors import located
-from pbr_jax.llm.answers_file import Answers
+from pbr_jax.llm.answers_file import Answers, opened, transaction
 from pbr_jax.llm.answers_file import location as answers
 
 _SCHEMA = "CREATE TABLE IF NOT EXISTS reads(text BLOB, key TEXT, PRIMARY KEY (text, key)) WITHOUT ROWID"
-_PATIENCE = 60.0  # seconds to wait for another process that is writing
 
 
 def location() -> Path:
@@ -59,17 +57,6 @@ def _hash(text: str) -> bytes:
 
 @contextlib.contextmanager
 def _connection() -> Iterator[sqlite3.Connection]:
-    """One transaction, kept as a whole."""
-    file = location()
-    with located(file):
-        private_folder(file.parent)
-        require_locks(file.parent)
-        if not file.exists():
-            open_private(file).close()
-        opened = sqlite3.connect(file, timeout=_PATIENCE, isolation_level=None)
-        with contextlib.closing(opened) as connection:
-            connection.execute("PRAGMA secure_delete=ON")
-            connection.execute("BEGIN IMMEDIATE")
-            connection.execute(_SCHEMA)
-            yield connection
-            connection.execute("COMMIT")
+    with located(location()), opened(location()) as connection, transaction(connection):
+        connection.execute(_SCHEMA)
+        yield connection

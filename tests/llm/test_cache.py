@@ -396,14 +396,14 @@ def test_a_read_only_folder_is_one_clear_line(filled: bool):
             Cached(Counting(), file).generate(["a"], Sampling(1))
             file.chmod(0o444)
         folder.chmod(0o555)
-        with nobody(), pytest.raises(UserError, match=f"^cannot write {file}: .*PBR_JAX_CACHE"):
+        with nobody(), pytest.raises(UserError, match=f"^cannot read or write {file}: .*PBR_JAX_CACHE"):
             Cached(Counting(), file).generate(["a", "b"], Sampling(1))
         folder.chmod(0o755)
 
 
 def test_a_folder_that_cannot_be_made_is_one_clear_line(tmp_path: Path):
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"^cannot write .*file/cache/llm.sqlite: .*PBR_JAX_CACHE"):
+    with pytest.raises(UserError, match=r"^cannot read or write .*file/cache/llm.sqlite: .*PBR_JAX_CACHE"):
         Cached(Counting(), tmp_path / "file" / "cache" / "llm.sqlite").generate(["a"], Sampling(1))
 
 
@@ -433,12 +433,15 @@ def test_load_wraps_the_backend_that_fits_the_model(
         first(model=str(tiny), offline=True)
 
 
-def test_load_follows_the_cache_folder(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "a"))
-    llm = pbr_jax.llm.load(LLMConfig(model=str(tiny)))
-    assert llm is pbr_jax.llm.load(LLMConfig(model=str(tiny)))
-    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "b"))
-    assert llm is not pbr_jax.llm.load(LLMConfig(model=str(tiny)))
+def test_load_follows_the_cache_folder_and_keeps_the_weights(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    found = []
+    for folder in ("a", "a", "b"):
+        monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / folder))
+        found.append(pbr_jax.llm.load(LLMConfig(model=str(tiny))))
+    assert [llm._answers.file.parent.name for llm in found] == ["a", "a", "b"]
+    assert len({id(llm._llm) for llm in found}) == 1
 
 
 def test_other_weights_in_the_same_place_are_another_model(tiny: Path, tmp_path: Path):

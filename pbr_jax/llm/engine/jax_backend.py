@@ -22,10 +22,10 @@ from pbr_jax.llm.engine.local import (
     Ids,
     LocalModel,
     answer_each,
-    check_context,
     draw,
     groups,
     replicas,
+    too_long,
 )
 from pbr_jax.llm.engine.prefill import PrefillEngine
 from pbr_jax.llm.engine.sampling import arrays
@@ -316,9 +316,7 @@ class JaxLLM(LocalModel):
             where = range(where.start, len(ids)) if watch.to_end else where
             self._check_known([tuple(ids)])
             requests.append((tuple(ids), where, tuple(spans)))
-            try:
-                check_context(index, len(ids), 0, self.context, "", cuts=False)
-            except TooLong as error:
+            if error := too_long(index, len(ids), 0, self.context, "", cuts=False):
                 errors[index] = error
 
         def compute(rows: list[tuple[Ids, range, tuple[range, ...]]]) -> AnswerBatches[list[PerToken]]:

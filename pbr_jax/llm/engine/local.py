@@ -253,31 +253,28 @@ def fit(index: int, ids: Ids, following: int, context: int, name: str, *, cut: b
     room = context if separate else context - following
     if cut and room > 0:
         ids = cut_middle(ids, room)
-    if not separate:
-        check_context(index, len(ids), following, context, name)
-    elif len(ids) > context:
-        check_context(index, len(ids), 0, context, name)
-    elif following > context:
-        raise TooLong(
-            index,
-            f"is followed by {following} tokens, over the context of {context}; lower {name} or raise "
-            "llm.context",
-        )
+    error = too_long(index, len(ids), 0 if separate else following, context, name)
+    if error is None and separate and following > context:
+        line = f"is followed by {following} tokens, over the context of {context}"
+        error = TooLong(index, f"{line}; lower {name} or raise llm.context")
+    if error is not None:
+        raise error
     return ids
 
 
-def check_context(
+def too_long(
     index: int, length: int, following: int, context: int, name: str, *, cuts: bool = True
-) -> None:
-    """Raises TooLong where a prompt and what follows it do not fit; `name` says what else to lower, `cuts`
+) -> TooLong | None:
+    """The error of a prompt that does not fit with what follows it; `name` says what else to lower, `cuts`
     whether prompts can be cut."""
-    if length + following > context:
-        more, also = (f" and {following} more follow", f" or {name}") if following else ("", "")
-        raise TooLong(
-            index,
-            f"has {length} tokens{more}, over the context of {context}; lower prompt.max_tokens{also}, raise "
-            f"llm.context{', or set llm.overflow cut' * cuts}",
-        )
+    if length + following <= context:
+        return None
+    more, also = (f" and {following} more follow", f" or {name}") if following else ("", "")
+    return TooLong(
+        index,
+        f"has {length} tokens{more}, over the context of {context}; lower prompt.max_tokens{also}, raise "
+        f"llm.context{', or set llm.overflow cut' * cuts}",
+    )
 
 
 def cut_middle(ids: Ids, tokens: int) -> Ids:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar, Unpack
 from pbr_jax import options as schema
 from pbr_jax.base.types import UserError
 from pbr_jax.llm import usage
-from pbr_jax.llm.engine.local import check_context, check_pairs, groups
+from pbr_jax.llm.engine.local import check_pairs, groups, too_long
 from pbr_jax.llm.http.client import Client, Place, Refused
 from pbr_jax.llm.http.replies import UNCOUNTED, check_read, text_of
 from pbr_jax.llm.http.requests import DIALECTS, Dialect, Manner
@@ -190,15 +190,13 @@ class HTTPLLM:
         """
         answers, on_batch = dict(progress.get("done") or {}), progress.get("on_batch")
         spent = Counter[str]()
-        missing = [
-            (group[0], [place for place in group if place not in answers and place not in errors])
-            for group in sorted(groups(requests), key=lambda group: requests[group[0]])
-        ]
-        wanted = [(first, places) for first, places in missing if places]
+        alike = sorted(groups(requests), key=lambda group: requests[group[0]])
+        missing = ([i for i in group if i not in answers and i not in errors] for group in alike)
+        wanted = [places for places in missing if places]
         bad: dict[int, BadAnswer] = {}
 
         def finish(job: int, answer: Value | BadAnswer) -> None:
-            places = wanted[job][1]
+            places = wanted[job]
             if isinstance(answer, BadAnswer):
                 bad.update(dict.fromkeys(places, answer))
                 return
@@ -215,7 +213,7 @@ class HTTPLLM:
                 return error
 
         try:
-            self._client.run([functools.partial(job, first) for first, _ in wanted], finish)
+            self._client.run([functools.partial(job, places[0]) for places in wanted], finish)
         finally:  # what cannot be used was paid for too
             usage.count(spent + Counter({"server_unusable": len(bad)} if bad else {}))
         if unanswered := [errors[index] for index in errors if index not in answers]:
@@ -317,15 +315,11 @@ class HTTPLLM:
 
     def _too_long(self, lengths: Iterable[tuple[int, int]], name: str) -> dict[int, TooLong]:
         """Prompts that are over `llm.context` with what follows; without one nothing is counted here."""
-        late: dict[int, TooLong] = {}
-        if self._config.context is None:
-            return late
-        for index, (length, following) in enumerate(lengths):
-            try:
-                check_context(index, length, following, self._config.context, name, cuts=False)
-            except TooLong as error:
-                late[index] = error
-        return late
+        context = self._config.context
+        if context is None:
+            return {}
+        errors = (too_long(i, *sizes, context, name, cuts=False) for i, sizes in enumerate(lengths))
+        return {error.index: error for error in errors if error is not None}
 
 
 def _too_many(bad: Mapping[int, BadAnswer], count: int, share: float | None) -> BadAnswer:

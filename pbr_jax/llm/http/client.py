@@ -41,7 +41,6 @@ LARGEST = 16 << 20
 LARGEST_ERROR = 64 << 10
 """Bytes that are read of an error."""
 
-_starting = threading.Lock()
 _PASSING = frozenset({408, 409, 425, 429})  # and 5xx: the same request may succeed later
 _SPENT = ("insufficient_quota", "billing_hard_limit_reached")  # a 429 that no waiting mends
 _FIRST_WAIT, _LONGEST_WAIT = 1.0, 30.0  # seconds
@@ -99,11 +98,13 @@ class Client:
         self._timeout = timeout
         self._retries = retries
         self._pause = pause
-        self._http = _open(concurrency)
-        self._under_way: set[Future[Reply]] = set()
-        weakref.finalize(
-            self, lambda http: asyncio.run_coroutine_threadsafe(http.aclose(), _loop()), self._http
-        )
+        self._http, self._loop = _open(concurrency), _loop()
+        self._under_way: set[Future[_Reply]] = set()
+
+        def close(http: "httpx2.AsyncClient", loop: asyncio.AbstractEventLoop) -> None:
+            asyncio.run_coroutine_threadsafe(http.aclose(), loop)
+
+        weakref.finalize(self, close, self._http, self._loop)
 
     def run(self, jobs: Iterable[Job[T]], finish: Callable[[int, T], None]) -> None:
         """Runs the jobs, at most `concurrency` at once, and calls `finish(place, result)` in the calling
@@ -165,17 +166,15 @@ class Client:
           UserError: the last try failed too, the key cannot be sent, or the answer repeats it.
         """
         content = json.dumps(body).encode()
-        tries = 0
-        while True:
-            tries += 1
-            outcome = self._try(address, content)
-            if isinstance(outcome, dict):
-                return outcome
+        tries = 1
+        while not isinstance(outcome := self._try(address, content), dict):
+            if tries <= self._retries:
+                self._pause(stop, backoff(tries, outcome.after))
             if tries > self._retries or stop.is_set():
-                break
-            self._pause(stop, backoff(tries, outcome.after))
-        times = "1 try" if tries == 1 else f"{tries} tries"
-        raise UserError(f"{address}: {outcome.what}, after {times}; {outcome.advice}")
+                times = "1 try" if tries == 1 else f"{tries} tries"
+                raise UserError(f"{address}: {outcome.what}, after {times}; {outcome.advice}")
+            tries += 1
+        return outcome
 
     def _try(self, address: str, content: bytes) -> dict[str, Any] | _Fault:
         import httpx2
@@ -204,18 +203,9 @@ class Client:
                 raise UserError(f"{address}: no secure connection ({reason}); {advice}") from None
             return _Fault(f"the connection failed ({reason})", "start the server, or check llm.url")
 
-    def _read(self, address: str, reply: "Reply", secrets: Sequence[str]) -> dict[str, Any] | _Fault:
-        if reply.codings > 1:
-            raise UserError(
-                f"{address}: the answer is compressed {reply.codings} times over, want once at most; "
-                "check llm.url, and what stands before the server"
-            )
+    def _read(self, address: str, reply: "_Reply", secrets: Sequence[str]) -> dict[str, Any] | _Fault:
         if not 200 <= reply.status < 300:
             return _refusal(address, reply, reply.status, secrets, self._key_variable)
-        if reply.cut:
-            raise UserError(
-                f"{address}: the answer is over {LARGEST >> 20} MiB, which no answer is; check llm.url"
-            )
         try:
             answer = json.loads(reply.content)
         except (ValueError, RecursionError):
@@ -226,7 +216,8 @@ class Client:
                 f"the answer is not a JSON object (it begins {begin!r})",
                 "check that llm.url is where the API starts, or see the server's log",
             )
-        if any(secret in json.dumps(answer) for secret in secrets if len(secret) >= _SHORTEST):
+        text = json.dumps(answer)
+        if redact(text, *(secret for secret in secrets if len(secret) >= _SHORTEST)) != text:
             raise UserError(
                 f"{address}: the answer repeats the key of {self._key_variable}, so nothing of it is kept; "
                 "check llm.url, and replace the key"
@@ -234,23 +225,34 @@ class Client:
         status = error_status(answer)
         return _refusal(address, reply, status, secrets, self._key_variable) if status else answer
 
-    def _sent(self, address: str, content: bytes, headers: Mapping[str, str]) -> "Reply":
+    def _sent(self, address: str, content: bytes, headers: Mapping[str, str]) -> "_Reply":
         """What the server answers. Raises TimeoutError, CancelledError after an interruption, or
         httpx2.RequestError where the connection failed."""
 
-        async def send() -> Reply:
+        async def send() -> _Reply:
             async with (
                 asyncio.timeout(self._timeout),
                 self._http.stream("POST", address, content=content, headers=headers) as response,
             ):
-                limit = LARGEST if response.is_success else LARGEST_ERROR
                 listed = response.headers.get_list("content-encoding", split_commas=True)
                 codings = sum(name.strip().lower() not in ("", "identity") for name in listed)
-                body = await _body(response, limit) if codings < 2 else b""
-                status, reason, cut = response.status_code, response.reason_phrase, len(body) > limit
-                return Reply(status, reason, response.headers, body[:limit], cut, codings)
+                if codings > 1:  # a few kilobytes can take minutes
+                    raise UserError(
+                        f"{address}: the answer is compressed {codings} times over, want once at most; "
+                        "check llm.url, and what stands before the server"
+                    )
+                limit, body = LARGEST if response.is_success else LARGEST_ERROR, bytearray()
+                async with contextlib.aclosing(response.aiter_bytes()) as parts:
+                    async for part in parts:
+                        body += part
+                        if len(body) > limit:
+                            break
+                if response.is_success and len(body) > limit:
+                    most = f"{LARGEST >> 20} MiB, which no answer is"
+                    raise UserError(f"{address}: the answer is over {most}; check llm.url")
+                return _Reply(response.status_code, response.reason_phrase, response.headers, bytes(body))
 
-        future = asyncio.run_coroutine_threadsafe(send(), _loop())
+        future = asyncio.run_coroutine_threadsafe(send(), self._loop)
         self._under_way.add(future)
         try:
             return future.result()
@@ -268,7 +270,7 @@ def _innermost(error: BaseException) -> BaseException:
     return innermost
 
 
-def _refusal(address: str, reply: "Reply", status: int, secrets: Sequence[str], key_variable: str) -> _Fault:
+def _refusal(address: str, reply: "_Reply", status: int, secrets: Sequence[str], key_variable: str) -> _Fault:
     """The fault of a status that is no success. Raises Refused where trying again changes nothing."""
     words = reply.words
     whole = f"{_server_message(reply)}\n{words}"
@@ -315,8 +317,10 @@ def _is_header(name: str, value: object) -> bool:
 
 
 def redact(text: str, *secrets: str) -> str:
-    """The text with "[key]" in the place of each secret."""
-    for secret in filter(None, secrets):
+    """The text with "[key]" in the place of each secret, as it is and as JSON has it; the longest first, for
+    one may begin another."""
+    spelled = {*secrets, *(json.dumps(secret)[1:-1] for secret in secrets)} - {""}
+    for secret in sorted(spelled, key=len, reverse=True):
         text = text.replace(secret, "[key]")
     return text
 
@@ -380,7 +384,7 @@ def retry_after(value: str | None) -> float:
     return max(0.0, min(seconds, _LONGEST_RETRY_AFTER))
 
 
-def _server_message(reply: "Reply") -> str:
+def _server_message(reply: "_Reply") -> str:
     """What the server says about an error, wherever it puts it."""
     if reply.status in (301, 302, 303, 307, 308):
         return f"a redirect to {reply.headers.get('Location', 'nowhere')}"
@@ -416,16 +420,13 @@ def _advice(status: int, words: str, key_variable: str) -> str:
     return "check llm.model and what this server supports"
 
 
-class Reply(NamedTuple):
-    """What a server answered; `cut` where that was longer than what is read. `codings`: compressions inside
-    one another; of more than one nothing is read, for a few kilobytes can take minutes."""
+class _Reply(NamedTuple):
+    """What a server answered; of an error not more than its first bytes."""
 
     status: int
     reason: str
     headers: Mapping[str, str]
     content: bytes
-    cut: bool
-    codings: int
 
     @property
     def words(self) -> str:
@@ -433,29 +434,12 @@ class Reply(NamedTuple):
         return self.content[:LARGEST_ERROR].decode("utf-8", "replace")
 
 
-def _loop() -> asyncio.AbstractEventLoop:
-    """The event loop of all requests, in a thread of its own: it ends one in a look-up, in headers or in a
-    body."""
-    with _starting:
-        return _started()
-
-
 @functools.cache
-def _started() -> asyncio.AbstractEventLoop:
+def _loop() -> asyncio.AbstractEventLoop:
+    """The event loop of requests, in its own thread: it ends one in a look-up, in headers or in a body."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="pbr_jax.http", daemon=True).start()
     return loop
-
-
-async def _body(response: "httpx2.Response", limit: int) -> bytes:
-    """The body, or somewhat more than `limit` bytes of it."""
-    body = bytearray()
-    async with contextlib.aclosing(response.aiter_bytes()) as parts:
-        async for part in parts:
-            body += part
-            if len(body) > limit:
-                break
-    return bytes(body)
 
 
 def _open(concurrency: int) -> "httpx2.AsyncClient":

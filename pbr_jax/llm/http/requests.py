@@ -151,16 +151,19 @@ class Dialect(NamedTuple):
 
     name: str  # in `llm.log_probs`
     path: str
-    fields: Callable[[list[int], int, Body], Body]  # of the request, by ids, first and `Manner.neutral`
+    fields: Body  # of the request, that ask for log-probabilities
     entries: tuple[str, ...]  # where the answer lists the tokens
     log_prob: Callable[[Any, int], Any]  # of a token, by its entry; LookupError: it is another token's
-    sizes: Callable[[int, int], Sequence[int]]  # how many entries there may be, by len(ids) and first
-    beside_v1: bool = False
+    one_more: bool = False  # whether the generated token may be listed too
+    beside_v1: bool = False  # with tokens from the last of the prompt on; else all are listed
 
     def body(self, model: str, ids: Sequence[int], first: int, neutral: Body) -> Body:
-        """The request."""
-        shared = {} if self.beside_v1 else {"model": model, "prompt": list(ids), "max_tokens": 1}
-        return shared | self.fields(list(ids), first, neutral)
+        """The request, with `Manner.neutral`."""
+        sampling = {"temperature": 0.0, **neutral}
+        if self.beside_v1:
+            begin = {"input_ids": list(ids), "logprob_start_len": first - 1}
+            return {**begin, "sampling_params": {"max_new_tokens": 1, **sampling}, **self.fields}
+        return {"model": model, "prompt": list(ids), "max_tokens": 1, **sampling, **self.fields}
 
     def read(self, answer: Mapping[str, Any], ids: Sequence[int], first: int) -> list[Any]:
         """The log-probabilities in an answer, as the server gives them. BadAnswer: not those of the ids."""
@@ -169,13 +172,13 @@ class Dialect(NamedTuple):
             inner = inner.get(name) if isinstance(inner, dict) else None
         if not isinstance(inner, list):
             raise _wrong(f"the answer has no {'.'.join(self.entries)}")
-        sizes = self.sizes(len(ids), first)
-        if len(inner) not in sizes:
-            wanted = " or ".join(map(str, sizes))
+        size = len(ids) - first + 1 if self.beside_v1 else len(ids)
+        if not size <= len(inner) <= size + self.one_more:
+            wanted = f"{size} or {size + 1}" if self.one_more else size
             raise _wrong(f"{self.name} gave {len(inner)} log-probabilities, want {wanted}")
         if self.name == "echo" and inner[0]:  # which some write as 0; else places are those behind
             raise _wrong(f"echo gave {inner[0]!r:.40} for the first token, want null")
-        start = sizes[0] - (len(ids) - first)  # of the target's tokens among the entries
+        start = size - (len(ids) - first)  # of the target's tokens among the entries
         log_probs = []
         for token, entry in zip(ids[first:], inner[start:]):
             try:
@@ -211,35 +214,27 @@ DIALECTS = {
         Dialect(
             "vllm",
             "/completions",
-            lambda ids, first, neutral: {"temperature": 0.0, "prompt_logprobs": 0, **neutral},
+            {"prompt_logprobs": 0},
             ("prompt_logprobs",),
             lambda entry, token: entry[str(token)].get("logprob"),
-            lambda count, first: (count,),
         ),
-        # OpenAI's former way, which vLLM and others kept: a number for each token, the first null, and one
-        # more where the generated token is listed too.
+        # OpenAI's former way, which vLLM and others kept: a number for each token, the first null.
         Dialect(
             "echo",
             "/completions",
-            lambda ids, first, neutral: {"temperature": 0.0, "echo": True, "logprobs": 1, **neutral},
+            {"echo": True, "logprobs": 1},
             ("logprobs", "token_logprobs"),
             lambda entry, token: entry,
-            lambda count, first: (count, count + 1),
+            one_more=True,
         ),
         # https://docs.sglang.io/basic_usage/sampling_params.html: [log-probability, id, text] for each token
         # from `logprob_start_len` on, the first of them null.
         Dialect(
             "sglang",
             "/generate",
-            lambda ids, first, neutral: {
-                "input_ids": ids,
-                "sampling_params": {"max_new_tokens": 1, "temperature": 0.0, **neutral},
-                "return_logprob": True,
-                "logprob_start_len": first - 1,
-            },
+            {"return_logprob": True},
             ("meta_info", "input_token_logprobs"),
             _sglang_log_prob,
-            lambda count, first: (count - first + 1,),
             beside_v1=True,
         ),
     )

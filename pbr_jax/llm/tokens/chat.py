@@ -82,12 +82,10 @@ def _folder_template(path: Path, settings: Mapping[str, Any]) -> str | None:
     if file.is_file():
         return file.read_text(encoding="utf-8")
     template = settings.get("chat_template")
+    others = [file.stem for file in sorted((path / "additional_chat_templates").glob("*.jinja"))]
     if isinstance(template, list):  # several, by name
         named = {entry.get("name"): entry.get("template") for entry in template}
-        if "default" not in named:
-            raise _no_default(path, named, "write one of them into chat_template.jinja")
-        return named["default"]
-    others = [file.stem for file in sorted((path / "additional_chat_templates").glob("*.jinja"))]
+        template, others = named.get("default"), list(named)
     if template is None and others:
         raise _no_default(path, others, "write one of them into chat_template.jinja")
     return template

@@ -6,7 +6,7 @@ Made by `chat.load`, which reads both from a model's files.
 import functools
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -284,7 +284,7 @@ class Codec:
             for start, after in spans:
                 name = text[start:after]
                 if name not in marks:
-                    marks[name] = _taken(free)
+                    marks[name] = next(free)
                 pieces += [text[end:start], marks[name]]
                 end = after
             marked[text] = "".join([*pieces, text[end:]])
@@ -303,16 +303,6 @@ class Codec:
             for token, (start, end) in spans
             if token in self._controls and (self._controls[token] != unknown or text[start:end] == unknown)
         ]
-
-
-def _taken(free: Iterator[str]) -> str:
-    mark = next(free, None)
-    if mark is None:
-        raise UserError(
-            f"the messages spell out control tokens and hold all {len(_PRIVATE)} private-use characters of "
-            "plane 16, so none is left to mark them with; leave one of these out"
-        )
-    return mark
 
 
 def _blind(state: str) -> "Tokenizer":

@@ -196,13 +196,16 @@ def test_the_servers_wait_is_kept_where_it_is_longer(make, waits):
     assert waits[2] <= 4.0
 
 
-def test_nothing_is_tried_again_once_stopped(make):
+def test_nothing_is_tried_again_once_stopped():
     stop = threading.Event()
-    stop.set()
-    with Server(answer, [Fault(500)]) as server:
-        with pytest.raises(UserError, match="after 1 try"):
-            make().post(server.url, {}, stop)
-        assert len(server.requests) == 1
+    client = Client(
+        key_variable="", concurrency=1, timeout=5.0, retries=3, pause=lambda stop, seconds: stop.set()
+    )
+    for _ in ("while it waits", "before"):
+        with Server(answer, [Fault(500)]) as server:
+            with pytest.raises(UserError, match="after 1 try"):
+                client.post(server.url, {}, stop)
+            assert len(server.requests) == 1
 
 
 # -- Many at once --------------------------------------------------------------------------------

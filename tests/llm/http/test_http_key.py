@@ -6,6 +6,8 @@ import logging
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from servers import Fault, Server
 
 from pbr_jax import config as schema
@@ -25,6 +27,12 @@ def load(url: str) -> HTTPLLM:
 @pytest.mark.parametrize("text", ["", "a %zz \\u12 &amp; text", "sk-other/7f3a+91==", KEY[:-1]])
 def test_other_text_is_left_as_it_is(text):
     assert redact(text, KEY) == redact(text, "") == text
+
+
+@given(st.lists(st.text('ab"\\', min_size=1), min_size=1))
+def test_a_secret_is_taken_out_whole_though_another_begins_it_or_json_spells_it(secrets):
+    for secret in secrets:
+        assert redact(secret, *secrets) == redact(json.dumps(secret)[1:-1], *secrets) == "[key]"
 
 
 PLACES = {
