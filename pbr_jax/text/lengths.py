@@ -1,6 +1,7 @@
 """How many texts are longer than a model reads, and what is told of them."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 from pbr_jax.text.tokenizing import Tokenizer
 
@@ -43,13 +44,5 @@ def cut_notes(counts: Mapping[str, float]) -> list[str]:
 
 def lengths(tokenizer: Tokenizer, texts: Iterable[str]) -> dict[str, int]:
     """The values of `CUT`."""
-    total = 0
-
-    def counted() -> Iterator[tuple[str]]:
-        nonlocal total
-        for text in texts:
-            total += 1
-            yield (text,)
-
-    cut = count_cut(tokenizer, counted())
-    return dict(zip(CUT, (cut, total, tokenizer.max_length or 0), strict=True))
+    longer = Counter(count_cut(tokenizer, [(text,)]) for text in texts)
+    return dict(zip(CUT, (longer[1], longer.total(), tokenizer.max_length or 0), strict=True))
