@@ -3,11 +3,11 @@
 ::
 
      (user, query)
-         │ expand      query text → queries to search for
          │ neighbours  user → users whose histories are searched
+         │ expand      query text → queries to search for
          │ retrieve    histories → scored candidates
          │ select      candidates → the ordered documents of the prompt
-         │ prompt      question, documents, token budget → messages
+         │ prompt      question, documents → messages within a budget of tokens
          │ generate    question, documents, prompts → answer
          ▼
       answer

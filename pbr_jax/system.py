@@ -60,7 +60,8 @@ class UserVectors(NamedTuple):
 class System(Living):
     """The methods of all slots over one store of documents. `pbr_jax.open` returns one.
 
-    Each slot is built when it is first used, so a system that only scores needs no retriever.
+    The slots that rank are built together when they are first used, and so is the one that answers. A system
+    that only scores needs no retriever.
 
     Args:
       parts: the values of a run's nodes by name, each read when first needed: `store`
@@ -341,7 +342,8 @@ class System(Living):
     def _check_rows(self, rankings: Sequence[Ranking]) -> None:
         """Raises RuntimeError if a candidate's row in the store holds another document."""
         candidates = [candidate for ranking in rankings for candidate in ranking]
-        given = sorted({c.row for c in candidates if 0 <= c.row < self.store.rows})
+        rows = self.store.rows
+        given = sorted({c.row for c in candidates if 0 <= c.row < rows})
         there = dict(zip(given, self.store.documents(given), strict=True))
         for candidate in candidates:
             document, at = candidate.document, there.get(candidate.row)

@@ -1,6 +1,8 @@
 """An encoder whose vectors are a function of the text alone, and remembers what it was asked."""
 
 import zlib
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +16,8 @@ def vector(text: str) -> np.ndarray:
 
 
 class Hashed(TextEncoder):
+    tokenizer: Any = SimpleNamespace(max_length=None)  # reads texts of any length
+
     def __init__(self) -> None:
         self.asked: list[tuple[str, ...]] = []
 

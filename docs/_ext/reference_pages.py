@@ -26,7 +26,6 @@ FROM_PAPERS = {
     "pbr_jax.data.views": "view",
     "pbr_jax.stages.users": "mean",
     "pbr_jax.train.user_encoder": "train",
-    "pbr_jax.stages.feedback": "by_answers, by_likelihood",
     "pbr_jax.train.distillation": "distill, teacher_logits",
     "pbr_jax.index.density": "hdbscan, silhouette",
     "pbr_jax.text.prompts": "write",
@@ -48,6 +47,8 @@ USED = {
     "pbr_jax.corpus.store.Store": "visible, documents, history, texts, examples, users, rows, times, owners, "
     "has_shared, copy_to, append",
     "pbr_jax.graph": "constant, Value, Stage",
+    "pbr_jax.stages.feedback": "feedback, by_answers, by_likelihood, questions, least_range, check_training",
+    "pbr_jax.stages.trained": "load_saved, save_fitted",
     "pbr_jax.sweeps.sweep": "grid, zipped, product, seeds",
 }
 """Modules and a class that a method of one's own computes with: these members alone."""

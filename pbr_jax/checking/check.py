@@ -80,7 +80,13 @@ def check(
     )
     found.write(folder / NUMBERS)
     write_text(folder / PAGE, told(found))
-    page = report(
+    write_text(folder / REPORT, _report(found, last))
+    return found
+
+
+def _report(found: Verdict, last: Round) -> str:
+    """The page in HTML, with the report on all rows."""
+    return report(
         [*last.folders.values()],
         "html",
         reference=OTHER,
@@ -88,8 +94,6 @@ def check(
         title=title(found),
         labels=NAMES,
     )
-    write_text(folder / REPORT, page)
-    return found
 
 
 class Sample(NamedTuple):

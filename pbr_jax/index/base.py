@@ -1,6 +1,7 @@
 """What all indices share: matrices and their checks, and the protocol of engines."""
 
 import math
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -89,8 +90,13 @@ class Engine(ABC):
         are removed afterwards.
         """
 
-    def erase(self, gone: Bool[np.ndarray, " p"]) -> None:  # noqa: B027  an engine without files has none
-        """Deletes every vector whose place is `gone`. No byte of it is in a file afterwards."""
+    def erase(self, gone: Bool[np.ndarray, " p"]) -> None:
+        """Deletes every vector whose place is `gone`. No byte of it is in a file afterwards.
+
+        By default all files of the engine are deleted, and `follow` writes them again.
+        """
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class Rebuilt(Engine):

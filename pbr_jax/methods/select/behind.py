@@ -59,7 +59,7 @@ class Behind(Select):
         return self.first.ceiling
 
     def learns(self) -> TrainingSplit:
-        return self.first.learns()
+        return self.first.learns() if self.training_split == "unused" else self.training_split
 
     @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:

@@ -1,6 +1,7 @@
 """Two stages: clusters opened as brute force opens them, all of them as a flat ranking, and odd profiles."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -192,6 +193,8 @@ def test_centroids_alone_and_chance(world: World):
 
 class Pooling(TextEncoder):
     """One vector a query, of any length."""
+
+    tokenizer: Any = SimpleNamespace(max_length=None)
 
     def __init__(self) -> None: ...
 
