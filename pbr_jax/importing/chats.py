@@ -39,7 +39,7 @@ _REASONS = {
     "tool": "messages of a tool or that call one",
     "": "messages of a role that is neither a user's nor an assistant's",
 }
-_Record = tuple[Mapping[str, Any], str]
+Placed = tuple[Mapping[str, Any], str]
 """A record or a row, and where it stands."""
 
 
@@ -64,7 +64,7 @@ class _Turn:
         self._asked: list[_Message] = []
         self._said: list[_Message] = []
 
-    def rows(self, message: _Message, about: dict[str, Any], place: str) -> Iterator[_Record]:
+    def rows(self, message: _Message, about: dict[str, Any], place: str) -> Iterator[Placed]:
         """Adds a message. Yields the row of the turn that it ends: one with an answer, or another user's."""
         if message.speaker == "tool":
             self._leave("messages of the assistant before it called a tool", self._said)
@@ -82,7 +82,7 @@ class _Turn:
         else:
             self._leave("messages of the assistant that answer nothing", [message])
 
-    def end(self) -> Iterator[_Record]:
+    def end(self) -> Iterator[Placed]:
         """The row of the turn, if it has an answer, and its place."""
         if self._said:
             times = (message.time for message in (*reversed(self._asked), *self._said))
@@ -99,27 +99,26 @@ class _Turn:
         messages.clear()
 
 
-def rows(records: Iterable[_Record], left_out: LeftOut) -> Iterator[_Record]:
+def rows(records: Iterable[Placed], left_out: LeftOut) -> Iterator[Placed]:
     """The rows of all conversations; a record that is no chat is a row as it is.
 
     Messages without a role or a text, and those of a table that are out of order, are faults of `left_out`.
     """
     turns: dict[str, _Turn] = {}  # those that are open in a table of messages, by conversation
-    for values, place in records:
-        found: Iterable[_Record] = [(values, place)]
-        if (messages := _messages(values)) is not None:
-            found = _of_conversation(values, messages, place, _Turn(left_out))
-        elif turns or _is_message(values):
-            found = _of_message(values, place, turns, left_out)
+    for record in records:
+        found: Iterable[Placed] = [record]
+        if (messages := _messages(record[0])) is not None:
+            found = _of_conversation(record, messages, _Turn(left_out))
+        elif turns or _is_message(record[0]):
+            found = _of_message(record, turns, left_out)
         with caught(left_out.fault):
             yield from list(found)
     for turn in turns.values():
         yield from turn.end()
 
 
-def _of_conversation(
-    values: Mapping[str, Any], messages: Mapping[str, Any], place: str, turn: _Turn
-) -> Iterator[_Record]:
+def _of_conversation(record: Placed, messages: Mapping[str, Any], turn: _Turn) -> Iterator[Placed]:
+    values, place = record
     if not messages:
         turn.left_out.add("conversations without messages", place)
     user, time = _cell(values, _USERS), _cell(values, _TIMES)
@@ -133,9 +132,8 @@ def _of_conversation(
     yield from turn.end()
 
 
-def _of_message(
-    values: Mapping[str, Any], place: str, turns: dict[str, _Turn], left_out: LeftOut
-) -> Iterator[_Record]:
+def _of_message(record: Placed, turns: dict[str, _Turn], left_out: LeftOut) -> Iterator[Placed]:
+    values, place = record
     if (conversation := _first(values, _CONVERSATIONS)) is None:
         left_out.add("messages without a conversation", place)
         return
@@ -185,9 +183,8 @@ def _message(values: Any, place: str) -> _Message:
     calls = calls or any(_filled(values.get(name)) for name in ("tool_calls", "function_call"))
     if calls and (speaker == "assistant" or not text):
         speaker = "tool"
-    return _Message(
-        speaker, text, _first(values, _TIMES), place if speaker else f"{place}, role {role!r:.40}"
-    )
+    place += "" if speaker else f", role {role!r:.40}"
+    return _Message(speaker, text, _first(values, _TIMES), place)
 
 
 def _role(message: Any) -> Any:

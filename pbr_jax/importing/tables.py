@@ -20,6 +20,7 @@ from pbr_jax.base.types import UserError
 from pbr_jax.data import json_stream, tables
 from pbr_jax.data.records import RecordError, caught, kind, whole
 from pbr_jax.importing import chats, mail
+from pbr_jax.importing.chats import Placed
 from pbr_jax.importing.left_out import LeftOut
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".mbox")
@@ -113,17 +114,13 @@ def rows(source: str | Path | Iterable[Any], left_out: LeftOut, encoding: str = 
     yield from (Row(values, place) for values, place in chats.rows(records, left_out))
 
 
-def _flattened(
-    records: Iterable[tuple[Mapping[str, Any], str]], left_out: LeftOut
-) -> Iterator[tuple[Mapping[str, Any], str]]:
+def _flattened(records: Iterable[Placed], left_out: LeftOut) -> Iterator[Placed]:
     for values, place in records:
         with caught(left_out.fault):
             yield _flat(values, place), place
 
 
-def _records(
-    source: str | Path | Iterable[Any], left_out: LeftOut, encoding: str
-) -> Iterator[tuple[Mapping[str, Any], str]]:
+def _records(source: str | Path | Iterable[Any], left_out: LeftOut, encoding: str) -> Iterator[Placed]:
     """Each record as it is written, and where it stands."""
     if not isinstance(source, str | Path):
         yield from _of_object(source, left_out)
@@ -172,7 +169,7 @@ def _format(path: Path) -> str:
     return inner if suffix != ".gz" or inner in _PACKED else suffix
 
 
-def _of_file(path: Path, left_out: LeftOut, encoding: str) -> Iterator[tuple[Mapping[str, Any], str]]:
+def _of_file(path: Path, left_out: LeftOut, encoding: str) -> Iterator[Placed]:
     form = _format(path)
     if form == ".parquet":
         records = tables.parquet(path)
@@ -192,7 +189,7 @@ def _of_file(path: Path, left_out: LeftOut, encoding: str) -> Iterator[tuple[Map
         yield record.values, f"{path}: row {int(number) + (word == 'record')}"  # JSON counts from 0
 
 
-def _of_object(source: Iterable[Any], left_out: LeftOut) -> Iterator[tuple[Mapping[str, Any], str]]:
+def _of_object(source: Iterable[Any], left_out: LeftOut) -> Iterator[Placed]:
     """A pandas frame, a dataset of Hugging Face, or any iterable of mappings."""
     frame: Any = source
     if hasattr(frame, "itertuples"):

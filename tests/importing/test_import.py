@@ -216,29 +216,11 @@ def test_relevant_ids_and_categories(tmp_path: Path) -> None:
     assert {e.id: [d.text for d in e.profile] for e in found}["t5"] == ["Question 2, is it?"]
 
 
-def test_other_faults(tmp_path: Path) -> None:
-    path = table(tmp_path / "t.csv")
-    with pytest.raises(UserError, match="--user: found no column 'custmer'; did you mean 'customer'"):
-        imported(path, tmp_path / "out", user="custmer")
-    with pytest.raises(UserError, match="row 4, column 'customer': found 'c0' a second time"):
-        imported(path, tmp_path / "out", id="customer", user="created")
+def test_rows_of_python_that_are_no_rows_are_faults(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="row 2: found a list, wanted a mapping"):
         imported([{"user": "a", "input": "b"}, []], tmp_path / "out")
     with pytest.raises(UserError, match="row 1, column 'input': found an object, wanted a text"):
         imported([{"user": "a", "input": {}}], tmp_path / "out")
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "file").touch()
-    with pytest.raises(UserError, match="wanted a new or an empty folder"):
-        imported(path, tmp_path / "full")
-    with pytest.raises(UserError, match="found no such file or folder"):
-        imported(tmp_path / "gone.csv", tmp_path / "out")
-    with pytest.raises(UserError, match=r"found a file that ends in '\.xls'"):
-        imported(_touched(tmp_path / "t.xls"), tmp_path / "out")
-
-
-def _touched(path: Path) -> Path:
-    path.touch()
-    return path
 
 
 def test_dates_and_numbers_of_python(tmp_path: Path) -> None:
