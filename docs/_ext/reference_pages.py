@@ -47,7 +47,7 @@ USED = {
     "pbr_jax.corpus.store.Store": "visible, documents, history, texts, examples, users, rows, times, owners, "
     "has_shared, copy_to, append",
     "pbr_jax.graph": "constant, Value, Stage",
-    "pbr_jax.stages.feedback": "feedback, by_answers, by_likelihood, questions, least_range, check_training",
+    "pbr_jax.stages.feedback": "feedback, by_answers, by_likelihood, questions, least_range",
     "pbr_jax.stages.trained": "load_saved, save_fitted",
     "pbr_jax.sweeps.sweep": "grid, zipped, product, seeds",
 }
