@@ -97,7 +97,7 @@ OWN = {
     "corpus/schema.py", "corpus/store.py", "data/own.py", "distributed/processes.py",
     "importing/writing.py", "llm/http/client.py", "methods/expand/parsing.py",
     "methods/neighbours/cohorts.py", "methods/retrieve/centred.py", "methods/select/purple_training.py",
-    "options/llm.py", "stages/profiles.py", "stages/records.py", "stages/run.py", "stages/together.py",
+    "options/shared.py", "stages/profiles.py", "stages/records.py", "stages/run.py", "stages/together.py",
     "stages/trained.py", "stream/stage.py", "tasks/states.py", "train/metrics.py",
 }  # fmt: skip
 

@@ -18,14 +18,13 @@ from pbr_jax.config import Config, override
 from pbr_jax.corpus import vectors
 from pbr_jax.corpus.vectors import digest
 from pbr_jax.experiment import opening
-from pbr_jax.experiment.plan import Plan
 from pbr_jax.llm.engine.jax_backend import JaxLLM
 from pbr_jax.methods.generate import Ipa
 from pbr_jax.options import Generate
 from pbr_jax.pipeline import rank
 from pbr_jax.remarks.judge import Script
-from pbr_jax.stages.answers import Answers, Likelihoods, answers, likelihoods
-from pbr_jax.stages.rankings import Questions, Rankings, rankings
+from pbr_jax.stages.answers import Answers, Likelihoods
+from pbr_jax.stages.rankings import Rankings
 from pbr_jax.stages.records import Records
 from pbr_jax.system import System
 from pbr_jax.text.encode import TextEncoder
@@ -78,24 +77,6 @@ def test_a_system_ranks_answers_and_scores_as_the_run_did(config: Config, tmp_pa
     assert [prompt for prompt, _ in texts] == [record["prompt"] for record in kept]
     if config.generate.method != "none":
         assert [text for _, text in texts] == [record["answer"] for record in kept]
-
-
-def test_any_range_of_questions_is_answered_and_scored(config: Config, write_tweets, tiny_models):
-    write_tweets({f"t{i}": ["i love tea"] for i in range(4)}, "train")
-    learning = {"benchmark.training": "train", "retrieve.method": "tuned", "retrieve.alpha": 0.0}
-    plan = Plan(override(config, {**learning, "collaboration": "signals"}))
-    recent = plan.run.changed(retrieve=override(config, {"retrieve.method": "recency"}).retrieve)
-    asked = Questions(training=True, start=1, stop=3)
-    ranked = rankings(recent, asked)
-    store, method = plan.data.value, config.generate.resolved(plan.task)
-    assert method is not None
-    some = list(asked.read(store))
-    found = answers(recent, method, ranked, asked, "generate_some").value
-    scores = likelihoods(recent, ranked, method, asked).value
-    assert [r["id"] for r in found.records(some)] == [r["id"] for r in scores.records(some)] == ["t1", "t2"]
-    assert found.tally.counts["generate_calls"] == scores.tally.counts["score_calls"] == 2
-    with pytest.raises(RuntimeError, match=r"question 'ann' is not in generations\.jsonl"):
-        list(found.records(store.examples()))
 
 
 @pytest.mark.parametrize("kind", [Rankings, Answers, Likelihoods])

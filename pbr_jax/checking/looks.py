@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pbr_jax.base.files import cache_folder, private_folder, write_text
+from pbr_jax.base.files import cache_folder, parse_json, private_folder, write_text
 from pbr_jax.base.locks import locked
 from pbr_jax.base.types import UserError
 from pbr_jax.cache.artefacts import digest
@@ -68,7 +68,7 @@ def _read(path: Path) -> list[str]:
     if not path.exists():
         return []
     try:
-        looks = json.loads(path.read_text(encoding="utf-8"))["looks"]
+        looks = parse_json(path.read_bytes())["looks"]
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path}: found no list of earlier checks ({error}); delete the file") from error
     if not isinstance(looks, list) or not all(isinstance(one, str) for one in looks):

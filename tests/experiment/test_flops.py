@@ -70,7 +70,7 @@ def test_an_answer_is_written_token_by_token():
 def test_an_encoder_decoder(gated: bool):
     config = T5Config(
         vocab_size=700, width=256, head_width=64, mlp_width=600, num_layers=1, num_decoder_layers=1,
-        num_heads=4, gated=gated,
+        num_heads=4, num_kv_heads=4, gated=gated,
     )  # fmt: skip
     cost = flops.t5(config)
     params = jax.eval_shape(t5.t5(config).init, jax.random.key(0))

@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,12 +19,17 @@ DIM = 32
 class Bags(TextEncoder):
     """The normalised sum of a random vector for each word."""
 
+    tokenizer: Any = SimpleNamespace(max_length=None)  # reads texts of any length
+
     def __init__(self) -> None:
         pass
 
     @property
     def dim(self) -> int:
         return DIM
+
+    def prefix(self, role) -> str:
+        return ""
 
     @property
     def fingerprint(self) -> str:
