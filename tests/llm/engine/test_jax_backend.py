@@ -402,7 +402,7 @@ def test_load_is_cached_and_lazy(tiny):
     path, _ = tiny
     config = schema.LLM(model=str(path), context=64, batch_size=4)
     llm = llms.load(config)
-    assert llm is llms.load(schema.LLM(model=str(path), context=64, batch_size=4))
+    assert llm._llm is llms.load(schema.LLM(model=str(path), context=64, batch_size=4))._llm
     assert llm.count("cat") == 3
     assert "_engines" not in vars(llm._llm)
     with pytest.raises(UserError, match="context of 64"):
