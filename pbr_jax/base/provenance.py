@@ -7,7 +7,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-_VERSIONED = ("pbr-jax", "jax", "jaxlib", "flax", "numpy", "tokenizers", "bm25s", "PyStemmer", "rapidfuzz")
+_VERSIONED = ("pbr-jax", "jax", "jaxlib", "flax", "numpy", "tokenizers", "bm25s", "PyStemmer", "rouge-score")
 
 
 def provenance() -> dict[str, Any]:

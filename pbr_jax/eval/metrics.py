@@ -24,7 +24,7 @@ import regex
 from pbr_jax.base.types import UserError
 from pbr_jax.base.words import composed, words
 from pbr_jax.eval import dialogue
-from pbr_jax.eval.overlap import METEOR_VARIANT, meteor, rouge
+from pbr_jax.eval.overlap import METEOR_VARIANT, meteor
 
 Strings = Sequence[str]
 
@@ -82,8 +82,8 @@ def text_metric(name: str, labels: Strings = ()) -> Metric:
         "mae": (partial(_absolute_error, labels=labels), plain_mean),
         "rmse": (partial(_squared_error, labels=labels), _root),
         "correlation": (partial(_moments, labels=labels), _pearson),
-        "rouge1": (partial(rouge, name="rouge1"), plain_mean),
-        "rougeL": (partial(rouge, name="rougeL"), plain_mean),
+        "rouge1": (partial(_rouge, name="rouge1"), plain_mean),
+        "rougeL": (partial(_rouge, name="rougeL"), plain_mean),
         "meteor": (_meteor, plain_mean),
         "exact_match": (_exact_match, plain_mean),
         "squad_f1": (_squad_f1, plain_mean),
@@ -217,6 +217,15 @@ def _pearson(mean: np.ndarray) -> np.ndarray:
 
 def _root(mean: np.ndarray) -> np.ndarray:
     return np.asarray(np.sqrt(plain_mean(mean)))
+
+
+def _rouge(predictions: Strings, targets: Strings, name: str) -> np.ndarray:
+    """ROUGE F-measure by rouge-score, without stemming; words are runs of a-z and 0-9."""
+    from rouge_score.rouge_scorer import RougeScorer
+
+    scorer = RougeScorer([name], use_stemmer=False)
+    pairs = zip(predictions, targets, strict=True)
+    return _column([scorer.score(target, prediction)[name].fmeasure for prediction, target in pairs])
 
 
 def _meteor(predictions: Strings, targets: Strings) -> np.ndarray:
