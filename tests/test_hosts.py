@@ -216,8 +216,8 @@ def test_two_processes_of_four_devices_train_all_weights_in_shares(
     _ended([_run([*words, "--out", str(tmp_path / "alone")], tmp_path / "own")])
     monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "4")
     cache = tmp_path / "cache"
-    for told in _ended(start([*words, "--llm.tensor_parallel=3"], [cache, cache]), 2):
-        assert "set it to a number that divides them" in told[1]
+    told = _ended(start([*words, "--llm.tensor_parallel=3"], [cache, cache]), 2)
+    assert any("set it to a number that divides them" in one[1] for one in told)
     _ended(start([*words, "--llm.tensor_parallel=2"], [cache, cache]))
     _assert_equal(tmp_path / "together", tmp_path / "alone")
 

@@ -145,6 +145,8 @@ def _caps(family: Family, fields: Mapping[str, Any], prefix: str = "") -> dict[s
     """The caps of scores and of logits; in either format the same fields."""
     names = {"attention_cap": "attn_logit_softcapping", "logit_cap": "final_logit_softcapping"}
     values = {ours: fields.get(prefix + theirs) for ours, theirs in names.items()}
+    if family.layers.get("qk_norm"):  # Gemma 3 norms queries and keys in the place of a cap
+        values["attention_cap"] = None
     return {name: float(value) if value and family.scaled else None for name, value in values.items()}
 
 

@@ -162,7 +162,7 @@ def test_all_of_t5_is_trained_as_torch_trains_it(flan: Path):
         found.params()
     )
     assert float(value) == pytest.approx(float(wanted.detach()), abs=1e-4)
-    query = gradients["encoder"]["layers"]["query"]["kernel"][1].T
+    query = gradients["encoder"]["layers"]["query"]["kernel"][1]
     torch_query = model.encoder.block[1].layer[0].SelfAttention.q.weight.grad.numpy()
     np.testing.assert_allclose(query, torch_query, atol=1e-4 * np.abs(torch_query).max())
     shared = model.shared.weight.grad.numpy()
