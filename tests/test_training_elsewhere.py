@@ -40,7 +40,7 @@ def here(tmp_path: Path) -> Path:
 def found(here: Path, **fields: Any) -> Data:
     benchmark = Benchmark(name="lamp_7", root=str(here), **fields)
     return data(
-        benchmark, task(benchmark), [retrieve.Tuned()], seed=0,
+        benchmark, task(benchmark), [retrieve.Tuned()],
         limit=None, limit_training=None, limit_history=None,
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ from pbr_jax.base.tables import Bold, Table
 from pbr_jax.eval import dialogue
 from pbr_jax.eval.metrics import LOWER_IS_BETTER, plain_mean, text_metric, within_range
 from pbr_jax.eval.render import Block, Paragraph
-from pbr_jax.eval.runs import Record, Row, Run, confidence_of, setting
+from pbr_jax.eval.runs import Record, Row, Run, confidence_of, seeds_of, setting
 from pbr_jax.eval.significance import (
     FEW,
     FEWEST,
@@ -246,16 +246,18 @@ def is_shown(difference: Difference | None, p: float | None, alpha: float) -> bo
 def paired(
     row: Row, reference: Row, names: Sequence[str], confidence: float | None = None
 ) -> dict[str, Difference]:
-    """Row minus reference, metric by metric, seeds averaged; without those that cannot be compared.
+    """Row minus reference, metric by metric, seeds averaged; without those that cannot be compared. Runs of
+    equal seeds are paired.
     `confidence` of the intervals; None: the reference's."""
-    runs = [*row.runs, *reference.runs]
+    first, second = (sorted(one.runs, key=seeds_of) for one in (row, reference))
+    runs, by_seed = [*first, *second], [*map(seeds_of, first)] == [*map(seeds_of, second)]
     clusters = shared_clusters(runs)
     known: dict[str, Column] = {}
     for name in names if clusters else ():
         pair = statistics_of(runs, name, list(clusters)) if same_variant(runs, name) else None
         if pair is not None:
             split = len(row.runs)
-            known[name] = Column(pair[1], pair[0][:split], pair[0][split:])
+            known[name] = Column(pair[1], pair[0][:split], pair[0][split:], by_seed)
     if not known:
         return {}
     intervals = estimates(
@@ -318,7 +320,8 @@ def _caption(
     several = any(len(row.runs) > 1 for row in (*others, reference))
     how = f"a bootstrap over {what}" if count >= FEW else f"Student's t, each {one} left out in turn"
     if several:
-        how += f" (rows of several seeds: Student's t, each {one} and each seed left out in turn)"
+        how += f" (rows of several seeds: Student's t, each {one} and each seed left out in turn; "
+        how += "runs of equal seeds are paired)"
     sentences = [
         f"n = {first.n} questions of {count or 'unknown'} {what}: "
         f"{confidence_of(first):.0%} intervals from {how}",

@@ -238,13 +238,18 @@ def table_rows(runs: Sequence[Run]) -> list[Row]:
         alike.setdefault(json.dumps([run.system, options], sort_keys=True), []).append(run)
     groups: list[tuple[Run, ...]] = []
     for group in alike.values():
-        seeds = {tuple(str(run.config.get(field)) for field in SEEDS) for run in group}
+        seeds = {*map(seeds_of, group)}
         groups += [tuple(group)] if len(seeds) == len(group) else [(run,) for run in group]
     labels = [_label(group[0], [other[0] for other in groups]) for group in groups]
     return [
         Row(label if labels.count(label) == 1 else f"{label} ({group[0].path})", group)
         for label, group in zip(labels, groups, strict=True)
     ]
+
+
+def seeds_of(run: Run) -> tuple[str, ...]:
+    """The seeds of a run."""
+    return tuple(str(run.config.get(field)) for field in SEEDS)
 
 
 def run_labels(runs: Sequence[Run]) -> list[str]:

@@ -35,11 +35,15 @@ _CELLS = 4_000_000  # drawn numbers held at a time, 32 MB
 
 
 class Column(NamedTuple):
-    """A metric of one row, or of one row minus another. Each run of a row (seed) has statistics `[n, s]`."""
+    """A metric of one row, or of one row minus another. Each run of a row (seed) has statistics `[n, s]`.
+
+    `by_seed`: the runs at one place of both rows have the same seed, so their difference is one value.
+    """
 
     finish: Finish
     first: Sequence[np.ndarray]
     second: Sequence[np.ndarray] = ()
+    by_seed: bool = False
 
     @property
     def runs(self) -> list[np.ndarray]:
@@ -211,7 +215,8 @@ def _spread(
 
     Users: `Σ d² / (u (u - 1))` with `d = (u - 1) (value - value without the user)`. Each row of several seeds
     adds the variance of the mean over its seeds, less the share of it that is users' answering
-    differently from seed to seed, which is among the users' variance already.
+    differently from seed to seed, which is among the users' variance already. Rows of equal seeds are one row
+    of differences.
     """
     users = len(counts)
     influence = (users - 1) * (values - without)
@@ -219,6 +224,8 @@ def _spread(
     effective = float(counts.sum() ** 2 / (counts**2).sum())
     freedoms = [max(min(users - 1, _FREEDOM), effective - 1)]
     split = len(column.first)
+    if column.by_seed:
+        values, influence = values[:split] - values[split:], influence[:split] - influence[split:]
     for row in (slice(0, split), slice(split, None)):
         seeds = len(values[row])
         if seeds > 1:

@@ -132,7 +132,6 @@ class Plan:
             limit=config.limit,
             limit_training=config.limit_training,
             limit_history=config.limit_history,
-            seed=config.seed,
             corpus=config.corpus,
         )
         self.hashes = source.hashes

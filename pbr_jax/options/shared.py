@@ -180,6 +180,8 @@ class Benchmark(Options):
     # evaluated split. LaMP: train, dev or test; PersonaBench: noise_0.0 …; LongMemEval: the file's name
     # without its ending
     split: str = "dev"
+    # seed of the made-up data, which have no root. `seed` draws all else
+    seed: int = field(default=0, metadata=added(0))
     # training split: what trained methods learn from. Its users can be neighbours too
     training: str = "train"
     # benchmark of the training split, if it differs from benchmark.name, for transfer from one data set to
@@ -208,11 +210,22 @@ class Benchmark(Options):
 
     def check(self) -> None:
         self.at_least("inter_turns", 0)
+        self.between("seed", 0, 2**32 - 1)
+        if self.seed and not self.made_up:
+            raise UserError(
+                f"{self.named('seed')} is {self.seed}, and the data of {self.root or self.name} are not "
+                "drawn; leave it out, or set seed"
+            )
         if self.inter_turns != Benchmark.inter_turns and self.name != "prefeval":
             raise UserError(
                 f"{self.named('inter_turns')} is {self.inter_turns}, and {self.name} has no turns between; "
                 "leave it out"
             )
+
+    @property
+    def made_up(self) -> bool:
+        """Whether the data are drawn by `seed` and not read from a folder."""
+        return self.name == "synthetic" and not self.root
 
     @property
     def shares(self) -> bool:

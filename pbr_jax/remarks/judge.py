@@ -164,6 +164,7 @@ class Agent:
         self._llm, self._options = llm, options
         wording = [SUMMARY, KNOWLEDGE, CLAIM, BESIDE, VERDICT, GUIDED, DIRECT, OPERATION, [*_VERDICTS]]
         told = [*wording, options.judgement, options.operations, options.max_tokens, options.max_new_tokens]
+        told.append("answers compared by log p per token")
         self.prompt_hash = hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
     @property
@@ -191,21 +192,16 @@ class Agent:
         rule = GUIDED if beside else DIRECT
         prompt = VERDICT.format(beside=beside, claim=said, rule=rule, choices="; ".join(_VERDICTS))
         likely = self._chances(prompt, list(_VERDICTS))
-        chances = {"correct": 0.0, "incorrect": 0.0, "unknown": 0.0}
-        for words, (verdict, _) in _VERDICTS.items():
-            chances[verdict] += likely[words]
-        best: Any = max(chances, key=chances.__getitem__)
-        shared = likely["correct, shared"] > likely["correct, personal"] and best == "correct"
+        verdict, route = _VERDICTS[max(likely, key=likely.__getitem__)]
         evidence: dict[str, Any] = {
             "documents": [[document.user_id, document.id] for document in documents],
             "probabilities": likely,
         }
-        route: Route = "shared" if shared else "personal"
-        targets = [i for i, document in enumerate(documents) if document.shared == shared]
-        if best == "incorrect" or not targets or self._options.operations == "add":
-            return Judgement(best, route, "add", None, evidence)
+        targets = [i for i, document in enumerate(documents) if document.shared == (route == "shared")]
+        if verdict == "incorrect" or not targets or self._options.operations == "add":
+            return Judgement(verdict, route, "add", None, evidence)
         operation, target = self._operation(said, texts, targets, evidence)
-        return Judgement(best, route, operation, target, evidence)
+        return Judgement(verdict, route, operation, target, evidence)
 
     def _operation(
         self, said: str, texts: str, targets: Sequence[int], evidence: dict[str, Any]
@@ -243,9 +239,9 @@ class Agent:
         return text.strip()
 
     def _chances(self, prompt: str, answers: Sequence[str]) -> dict[str, float]:
-        """How probable each answer is among these."""
+        """How probable each answer is among these, by log p per token: they have different lengths."""
         scores = self._llm.score([_said(prompt)] * len(answers), list(answers))
-        logits = np.array([score.total for score in scores])
+        logits = np.array([score.mean for score in scores])
         chances = np.exp(logits - logits.max())
         return dict(zip(answers, (chances / chances.sum()).tolist(), strict=True))
 

@@ -40,7 +40,6 @@ def data(
     limit: int | None,
     limit_training: int | None,
     limit_history: int | None,
-    seed: int,
     corpus: Corpus = WHOLE,
 ) -> Data:
     """The examples of the evaluated split and, where a method looks at it, of the training split.
@@ -57,7 +56,7 @@ def data(
       UserError: no such benchmark, split or file; a method learns, and there is no training split or it is
         the evaluated one.
     """
-    made = benchmark.name == "synthetic" and not benchmark.root
+    made = benchmark.made_up
     source = _source(benchmark)
     there = synthetic.SPLITS if made and source is benchmark else splits(source)
     learned = _training_split(benchmark, methods, there)
@@ -66,9 +65,9 @@ def data(
             f"benchmark.training_name is {learned.name}, whose questions are of another kind than those of "
             f"{benchmark.name}; take one that asks for the same"
         )
-    files = {"data": _files(benchmark, seed)}
+    files = {"data": _files(benchmark)}
     if learned is not None:
-        files["training"] = _files(learned, seed)
+        files["training"] = _files(learned)
     hashes = {name: node.key if made else fingerprint(of) for (name, node), of in zip(
         files.items(), (benchmark, learned)) if of is not None}  # fmt: skip
     if limit_history is not None and task.kind == "retrieval":
@@ -125,17 +124,17 @@ def _source(benchmark: Benchmark) -> Benchmark:
     name, root = benchmark.training_name or benchmark.name, benchmark.training_root or benchmark.root
     if (name, root) == (benchmark.name, benchmark.root):
         return benchmark
-    return dataclasses.replace(benchmark, name=name, root=root, passages="", distractors="")
+    return dataclasses.replace(benchmark, name=name, root=root, seed=0, passages="", distractors="")
 
 
-def _files(benchmark: Benchmark, seed: int) -> Node:
-    """The benchmark of a split, with its root; the synthetic one is made where no root is given."""
+def _files(benchmark: Benchmark) -> Node:
+    """The benchmark of a split, with its root; made-up data are drawn by `benchmark.seed` first."""
     told = [benchmark.name, benchmark.split, benchmark.training]
     told += [] if benchmark.form == Benchmark.form else [benchmark.form]
     told += [] if benchmark.inter_turns == Benchmark.inter_turns else [str(benchmark.inter_turns)]
     told += [] if benchmark.cold_start == Benchmark.cold_start else [f"cold_start {benchmark.cold_start}"]
-    if benchmark.name == "synthetic" and not benchmark.root:
-        made = Stage("synthetic", (seed,), {}, _generate, _same)
+    if benchmark.made_up:
+        made = Stage("synthetic", (benchmark.seed,), {}, _generate, _same)
         shared = passages.identity(benchmark)
         return Value("files", (benchmark,), {"folder": made}, _placed, identity=lambda: [*told, *shared])
     return Value("files", (benchmark,), {}, _placed, identity=lambda: [*told, fingerprint(benchmark)])
@@ -150,7 +149,7 @@ def _same(folder: Path) -> Path:
 
 
 def _placed(benchmark: Benchmark, folder: Path | None = None) -> Benchmark:
-    return benchmark if folder is None else dataclasses.replace(benchmark, root=str(folder))
+    return benchmark if folder is None else dataclasses.replace(benchmark, root=str(folder), seed=0)
 
 
 def _build(

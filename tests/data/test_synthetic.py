@@ -6,14 +6,17 @@ import math
 import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pbr_jax.base.types import UserError
+from pbr_jax.base.types import Example, UserError
 from pbr_jax.cli.main import main
-from pbr_jax.config import Benchmark
+from pbr_jax.config import Benchmark, Config, override
 from pbr_jax.data import read, validate
 from pbr_jax.data.synthetic import generate
+from pbr_jax.experiment.plan import Plan
+from pbr_jax.methods import select
 
 FILES = ["dev_outputs", "dev_questions", "train_outputs", "train_questions", "truth"]
 
@@ -186,3 +189,32 @@ def test_long_histories_answer_for_themselves_and_short_ones_through_their_cohor
         assert rate[kind, "latest"] < 0.15
     assert rate["regular", "own"] < 0.98  # habits are noisy
     assert rate["newcomer", "cohort"] < 0.95
+
+
+# --- a run draws it --------------------------------------------------------------------------------
+
+
+def test_the_seed_of_a_run_leaves_the_made_up_data_alone(fresh_cache: Path, weights: None):
+    """Runs of several seeds ask the same questions; `benchmark.seed` draws others."""
+
+    def asked(**fields: Any) -> list[Example]:
+        return list(
+            Plan(
+                override(Config(select=select.TopK(k=2)), {"retrieve.method": "random", **fields})
+            ).data.value.examples()
+        )
+
+    plain = asked()
+    assert asked(seed=1) == plain
+    assert asked(**{"benchmark.seed": 1}) != plain
+    assert asked(**{"benchmark.seed": 1, "seed": 5}) == asked(**{"benchmark.seed": 1})
+    learned = {"select.method": "purple", "collaboration": "signals", "benchmark.seed": 1}
+    assert [(one.query, one.target) for one in asked(**learned)] == [
+        (one.query, one.target) for one in asked(**{"benchmark.seed": 1})
+    ]
+
+
+def test_data_that_are_read_have_no_seed(tmp_path: Path):
+    for name in ("synthetic", "lamp_7"):
+        with pytest.raises(UserError, match=r"benchmark\.seed is 1, and the data of .* are not drawn"):
+            Benchmark(name=name, seed=1, root=str(tmp_path))

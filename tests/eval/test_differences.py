@@ -9,8 +9,10 @@ import pytest
 from run_folders import change
 from scipy import stats
 
+from pbr_jax.eval.differences import paired
 from pbr_jax.eval.metrics import text_metric
 from pbr_jax.eval.report import report
+from pbr_jax.eval.runs import Row, read_run
 from pbr_jax.eval.significance import paired_difference
 from pbr_jax.tasks import released
 
@@ -156,6 +158,24 @@ def test_rows_of_several_seeds_have_no_mcnemar(tmp_path, write, tables):
     text = report(runs)
     assert "McNemar" not in text
     assert "each user and each seed left out in turn" in text
+
+
+def test_runs_of_equal_seed_are_paired_in_any_order(tmp_path, write):
+    """A row whose every run equals that of the other with its seed differs by nothing, and surely."""
+    places = {
+        (name, seed): write(
+            tmp_path / f"{name}{seed}", name, answers(seed, 0.5, LABELS), benchmark="lamp_1", seed=seed
+        )
+        for name in ("one", "two")
+        for seed in (1, 2, 3)
+    }
+    runs = {place: read_run(path) for place, path in places.items()}
+    first = Row("one", tuple(runs["one", seed] for seed in (3, 1, 2)))
+    second = Row("two", tuple(runs["two", seed] for seed in (1, 2, 3)))
+    found = paired(first, second, ["accuracy"])["accuracy"]
+    assert (found.value, found.low, found.high) == (0.0, 0.0, 0.0)
+    fewer = paired(first, Row("two", second.runs[:2]), ["accuracy"])["accuracy"]
+    assert fewer.high > fewer.low
 
 
 def add(path: Path, **metrics: np.ndarray) -> None:

@@ -218,6 +218,21 @@ def test_users_and_seeds_together_are_two_way_analysis_of_variance():
     assert (found.low, found.high) == pytest.approx((table.mean() - reach, table.mean() + reach))
 
 
+def test_rows_of_equal_seeds_are_one_row_of_their_differences():
+    """What a seed does to both rows alike is no chance of the difference."""
+    key = np.random.default_rng(11)
+    moved = 3 * key.normal(size=(4, 1))
+    first, second = (moved + shift + key.normal(size=(4, 30)) for shift in (0.4, 0.0))
+    users = equal_users(10, 3)
+    rows = [column(row) for row in first], [column(row) for row in second]
+    (paired,) = estimates([Column(plain_mean, *rows, by_seed=True)], users)
+    (one_row,) = estimates([Column(plain_mean, [a - b for a, b in zip(*rows)])], users)
+    assert paired == pytest.approx(one_row)
+    (apart,) = estimates([Column(plain_mean, *rows)], users)
+    assert apart.value == pytest.approx(paired.value)
+    assert apart.high - apart.low > 3 * (paired.high - paired.low)
+
+
 def test_holm_is_that_of_statsmodels():
     multitest = pytest.importorskip("statsmodels.stats.multitest")
     key = np.random.default_rng(0)

@@ -1,14 +1,18 @@
 """The documents of the prompt: order, reranking, and how many come from whom."""
 
+import importlib
+import inspect
+import pkgutil
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, get_origin
 
 import numpy as np
 import pytest
 
+from pbr_jax import methods
 from pbr_jax.base.types import Candidate, Document, Example, UserError
 from pbr_jax.methods import select
-from pbr_jax.options import Select
+from pbr_jax.options import Method, Select, hints
 from pbr_jax.pipeline import Query, Tally
 from pbr_jax.stages.reranking import Reranker
 
@@ -86,3 +90,19 @@ def test_a_cross_encoder_scores_query_and_document_together():
     ((examples, pairs),) = judge.seen
     assert examples == [ASKED]
     assert pairs == [[(ASKED.query, f"text {i}") for i in range(3)]]
+
+
+def test_what_leaves_something_undefined_cannot_be_made_and_what_has_a_name_can():
+    for module in pkgutil.walk_packages(methods.__path__, "pbr_jax.methods."):
+        importlib.import_module(module.name)
+    classes = [cls for cls in _below(Method) if cls.__module__.startswith("pbr_jax.")]
+    abstract = {cls.__name__: cls for cls in classes if inspect.isabstract(cls)}
+    assert {"ByScore", "Judging", "Behind", "Distilled", "TokenLevelGenerate"} <= abstract.keys()
+    for cls in abstract.values():
+        assert get_origin(hints(cls)["method"]) is not Literal, cls
+        with pytest.raises(TypeError, match="abstract"):
+            cls(method="mine")
+
+
+def _below(cls: type) -> set[type]:
+    return {cls}.union(*map(_below, cls.__subclasses__())) - {Method}

@@ -12,6 +12,7 @@ retrieved). The first is the one that stood first; from then on BM25 (of words b
 documents answers the last tokens of question and answer.
 """
 
+import abc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -56,13 +57,13 @@ class TokenLevelGenerate(Generate):
     def slot(self, tally: Tally, **values: Any) -> "_Slot":
         return _Slot(self, tally, **values)
 
+    @abc.abstractmethod
     def answers(self, slot: "_Slot", batch: "_Batch", on_batch: OnBatch) -> list[Answer]:
         """The answer to each example of a batch."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def scores(self, slot: "_Slot", batch: "_Batch", on_batch: OnScored) -> list[tuple[Written, Score]]:
         """The log-likelihood of each example's target, with what the model was shown."""
-        raise NotImplementedError
 
 
 class _Batch(NamedTuple):

@@ -11,6 +11,7 @@
       score(i) = z_i + weight * 2^(-age_i / half_life)
 """
 
+import abc
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -65,10 +66,10 @@ class Behind(Select):
     def needs(self, run: Run) -> Mapping[str, Node]:
         return {"first": Slot(self.first, run.changed(select=self.first))}
 
+    @abc.abstractmethod
     def reordered(self, *args: Any, **values: Any) -> Ranking:
         """`reordered(example, ranking, *, name=value …)`: the candidates of the first selection in a new
         order, with new scores, from the values of the other needs."""
-        raise NotImplementedError
 
     def slot(self, tally: Tally, *, first: Bound, **values: Any) -> SelectSlot:
         before: SelectSlot = first(tally)

@@ -1,5 +1,6 @@
 """Candidates in the order of new scores: the base of most selections, and those whose scores are simple."""
 
+import abc
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,10 +51,10 @@ class ByScore(Select):
         if self.own is not None and (self.k is None or self.own > self.k):
             raise UserError(f"select.own is {self.own} and select.k {self.k}, want own at most k")
 
+    @abc.abstractmethod
     def scores(self, *args: Any, **values: Any) -> list[np.ndarray]:
         """`scores(batch, tally, *, name=value …)`: new scores [r] of the candidates of each question of a
         `Batch`, from the values of the needs."""
-        raise NotImplementedError
 
     def slot(self, tally: Tally, **values: Any) -> SelectSlot:
         def select(

@@ -1,5 +1,6 @@
 """What both tuned methods of CFRAG share, the retriever and the reranker: training on the feedback."""
 
+import abc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -60,10 +61,10 @@ class Distilled(Method):
             together=by_rows,
         )
 
+    @abc.abstractmethod
     def scorer(self, *args: Any, **model: Any) -> Callable[..., Any]:
         """`scorer(*, seed, name=value …)`: `train.retriever.scorer` or another one, with all of its arguments
         but queries, users, feedback and texts."""
-        raise NotImplementedError
 
 
 def _train(

@@ -16,6 +16,7 @@
   likeliest to be relevant. They are judged alone, which is most precise, and the others together.
 """
 
+import abc
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -74,9 +75,9 @@ class Judging(ByScore):
         write = Writer(wording, self.words, self.max_tokens, llm.count, llm.truncate)
         return self.judged(batch, Judge(llm, write, tally, self.llm))
 
+    @abc.abstractmethod
     def judged(self, batch: Batch, judge: "Judge") -> list[np.ndarray]:
         """The scores of `ByScore.scores`, by this judge."""
-        raise NotImplementedError
 
 
 class Judge(NamedTuple):
