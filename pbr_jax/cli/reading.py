@@ -69,11 +69,12 @@ def show(options: argparse.Namespace) -> None:
     }
     shown = [QuestionCard({name: own[id] for name, own in by_run.items()}) for id in ids]
     if options.json:
-        hidden = () if options.prompt else ("messages",)
         values = [
-            {"id": id, "runs": {name: _without(asdict(card), hidden) for name, card in one.runs.items()}}
+            {"id": id, "runs": {name: asdict(card) for name, card in one.runs.items()}}
             for id, one in zip(ids, shown, strict=True)
         ]
+        for card in () if options.prompt else (card for one in values for card in one["runs"].values()):
+            del card["messages"]
         terminal.out(json.dumps({"questions": values, "of": len(of_this_user)}))
         return
     for place, question in enumerate(shown):
@@ -84,10 +85,6 @@ def show(options: argparse.Namespace) -> None:
         terminal.err(
             f"{len(ids)} of {len(of_this_user)} questions of user {options.user}; --limit N shows more"
         )
-
-
-def _without(values: dict, names: tuple[str, ...]) -> dict:
-    return {name: value for name, value in values.items() if name not in names}
 
 
 def _named(folders: list[Path]) -> dict[str, Path]:

@@ -345,7 +345,8 @@ def _columns(task: Task, ids: list[str], given: Mapping[str, list | None]) -> tu
         names = [f"recall@{k}" for k in _depths(rankings)]
         columns += _ranking_columns(task, names, ids, rankings, relevant)
     if rankings and given["answer_ranks"] is not None and None not in (answers[2] or [None]):
-        columns += _answer_recall(rankings, given["answer_ranks"])
+        ranks = np.array(given["answer_ranks"], float)
+        columns += [scores(f"answer_recall@{k}", ranks <= k) for k in _depths(rankings)]
     unread, counts = _unreadable(task, answers[0], given["options"]), dict[str, int]()
     if task.kind == "dialogue" and answers[0] is not None and columns:
         counts = dialogue.counts(answers[0], _references(task, ids, answers[3]))
@@ -407,10 +408,6 @@ def _ranking_columns(
 
 def _depths(rankings: list) -> list[int]:
     return [k for k in (1, 3, 5, 10) if k <= max(map(len, rankings))]
-
-
-def _answer_recall(rankings: list, ranks: list | None) -> list[Scores]:
-    return [scores(f"answer_recall@{k}", np.array(ranks, float) <= k) for k in _depths(rankings)]
 
 
 def _answer_columns(

@@ -487,8 +487,9 @@ def orders(rows: Sequence[Row], names: Sequence[str]) -> list[Block]:
 
 
 def _best_share(own: Run, drawn: Sequence[Run], clusters: dict[str, str], name: str) -> str:
+    records = [run.records or {} for run in (own, *drawn)]
     shares = best_shares(
-        np.array([[_of_question(run, id, name) for run in (own, *drawn)] for id in clusters]),
+        np.array([[one[id].metrics.get(name, np.nan) for one in records] for id in clusters]),
         name in LOWER_IS_BETTER,
     )
     if np.isnan(shares).any():
@@ -496,10 +497,6 @@ def _best_share(own: Run, drawn: Sequence[Run], clusters: dict[str, str], name: 
     share = estimates([Column(plain_mean, [shares[:, None]])], list(clusters.values()))[0]
     sure = f" [{share.low:.1%}, {share.high:.1%}]" if share.low < share.high else ""
     return f"{share.value:.1%}{sure}"
-
-
-def _of_question(run: Run, id: str, name: str) -> float:
-    return (run.records or {})[id].metrics.get(name, float("nan"))
 
 
 def best_shares(values: np.ndarray, lower: bool) -> np.ndarray:

@@ -210,17 +210,10 @@ class Benchmark(Options):
 
     def check(self) -> None:
         self.at_least("inter_turns", 0)
-        self.between("seed", 0, 2**32 - 1)
-        if self.seed and not self.made_up:
-            raise UserError(
-                f"{self.named('seed')} is {self.seed}, and the data of {self.root or self.name} are not "
-                "drawn; leave it out, or set seed"
-            )
-        if self.inter_turns != Benchmark.inter_turns and self.name != "prefeval":
-            raise UserError(
-                f"{self.named('inter_turns')} is {self.inter_turns}, and {self.name} has no turns between; "
-                "leave it out"
-            )
+        used = {"inter_turns": self.name == "prefeval", "seed": self.made_up}
+        for name, why in {"inter_turns": "has no turns between", "seed": "is not drawn"}.items():
+            if (value := getattr(self, name)) != getattr(Benchmark, name) and not used[name]:
+                raise UserError(f"{self.named(name)} is {value}, and {self.name} {why}; leave it out")
 
     @property
     def made_up(self) -> bool:

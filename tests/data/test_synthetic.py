@@ -216,5 +216,5 @@ def test_the_seed_of_a_run_leaves_the_made_up_data_alone(fresh_cache: Path, weig
 
 def test_data_that_are_read_have_no_seed(tmp_path: Path):
     for name in ("synthetic", "lamp_7"):
-        with pytest.raises(UserError, match=r"benchmark\.seed is 1, and the data of .* are not drawn"):
+        with pytest.raises(UserError, match=rf"benchmark\.seed is 1, and {name} is not drawn"):
             Benchmark(name=name, seed=1, root=str(tmp_path))

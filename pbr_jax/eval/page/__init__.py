@@ -150,13 +150,10 @@ def compare(section: Section) -> Comparison:
         for name, found in by_name.items():
             p = p_values.get((i, name))
             better = turned(found, direction(name))
-            gains.setdefault(name, {})[row.label] = Gain(row, better, p, _shown_as(better, p, alpha))
+            shown = is_shown(better, p, alpha) * (1 if better.low > 0 else -1)
+            gains.setdefault(name, {})[row.label] = Gain(row, better, p, shown)
     records = section.reference.first.records or {}
     return Comparison(section, measure, gains, len({record.cluster for record in records.values()}))
-
-
-def _shown_as(gain: Difference, p: float | None, alpha: float) -> int:
-    return 0 if not is_shown(gain, p, alpha) else 1 if gain.low > 0 else -1
 
 
 def why_not(section: Section) -> list[str]:
