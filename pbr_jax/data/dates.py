@@ -27,8 +27,8 @@ _PATTERNS = tuple(
         rf"(?P<year>\d{{4}})/(?P<month>[a-z]+)/(?P<day>\d{{1,2}})(?:/{_CLOCK}{_HALF})?",
         # LoCoMo: 10:17 am on 20 September, 2023
         rf"(?:{_CLOCK}{_HALF}\s+on\s+)?(?P<day>\d{{1,2}})\s+(?P<month>[a-z]+),?\s+(?P<year>\d{{4}})",
-        # REALTALK: 29.12.2023, 22:42:04
-        rf"(?P<day>\d{{1,2}})\.(?P<month>\d{{1,2}})\.(?P<year>\d{{4}})(?:,\s+{_CLOCK}(?::(?P<second>\d\d))?)?",
+        # REALTALK: 29.12.2023, 22:42:04; and without the comma
+        rf"(?P<day>\d{{1,2}})\.(?P<month>\d{{1,2}})\.(?P<year>\d{{4}})(?:,?\s+{_CLOCK}(?::(?P<second>\d\d))?)?",
         # 2024-01-01 01:30 PM; Jan 5, 2024 and Jan 5, 2024 01:30 PM
         rf"(?P<year>\d{{4}})[-/](?P<month>\d{{1,2}})[-/](?P<day>\d{{1,2}}),?\s+{_SECONDS}{_HALF}",
         rf"(?P<month>[a-z]+)\s+(?P<day>\d{{1,2}}),?\s+(?P<year>\d{{4}})(?:,?\s+{_SECONDS}{_HALF})?",

@@ -63,6 +63,7 @@ _NAMES = {
 }  # fmt: skip
 _UNNAMED = re.compile("[{}\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # what no name in a task.toml may hold
 _DATED = 0.8  # share of a column's filled cells that are dates, to be proposed as time
+_WRITTEN = re.compile(r"\s*\d{1,4}([./-])\d{1,2}\1\d{1,4}\b|.*\b(?:19|20)\d\d\b")  # like a date, in any form
 
 
 def proposed(given: Columns, sample: Sequence[Row], reading: Reading) -> Columns:
@@ -142,11 +143,9 @@ def column_names(sample: Sequence[Row]) -> list[str]:
 
 
 def _check_needed(columns: Columns, there: Sequence[str], **needed: str) -> None:
-    for what, example in needed.items():
-        if not getattr(columns, what):
-            raise UserError(
-                f"found no column that says {example} among {', '.join(there)}; name it: {flag(what)}"
-            )
+    if missing := [what for what in needed if not getattr(columns, what)]:
+        says, flags = " or ".join(map(needed.__getitem__, missing)), " and ".join(map(flag, missing))
+        raise UserError(f"found no column that says {says} among {', '.join(there)}; name it: {flags}")
     if bad := next(filter(_UNNAMED.search, columns.named.values()), None):
         raise UserError(f"found a column named {bad!r}, wanted no braces or control characters; rename it")
 
@@ -172,7 +171,8 @@ def from_names(given: Mapping[str, str | Sequence[str]]) -> Columns:
 
 
 def _dated(reading: Reading, cells: Sequence[str]) -> bool:
-    dates = [parse_interval(reading.date(cell)) is not None for cell in cells if cell]
+    """Whether most cells are dates, or are written like some: a form that cannot be read is then a fault."""
+    dates = [bool(parse_interval(reading.date(cell)) or _WRITTEN.match(cell)) for cell in cells if cell]
     return bool(dates) and sum(dates) >= _DATED * len(dates)
 
 

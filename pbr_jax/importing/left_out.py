@@ -26,9 +26,10 @@ class LeftOut:
         if self.skip_bad:
             self.add(error.reason, error.place)
             return
+        if len(self._faults) < _SHOWN:  # what to do is told with the first of each reason
+            text, known = str(error), error.reason in self._faulty
+            self._faults.append((known and text.rpartition("; ")[0]) or text)
         self._faulty[error.reason] += 1
-        if len(self._faults) < _SHOWN:
-            self._faults.append(str(error))
 
     def refuse(self) -> None:
         """Raises UserError where records have faults: it tells the first ones, and counts all by reason."""

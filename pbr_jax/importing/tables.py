@@ -164,9 +164,8 @@ def _is_table(path: Path) -> bool:
 
 def _format(path: Path) -> str:
     """The suffix that says what a file is, without that of gzip."""
-    suffix = path.suffix.lower()
-    inner = path.with_suffix("").suffix.lower() if suffix == ".gz" else suffix
-    return inner if suffix != ".gz" or inner in _PACKED else suffix
+    suffix, inner = path.suffix.lower(), path.with_suffix("").suffix.lower()
+    return inner if suffix == ".gz" and inner in _PACKED else suffix
 
 
 def _of_file(path: Path, left_out: LeftOut, encoding: str) -> Iterator[Placed]:

@@ -291,8 +291,8 @@ class _Import:
         raise row.fault(
             column, f"{written!r:.40}",
             f"a date of the form {form}" if form else "a date such as 2024-02-03 or 2024-02-03T14:05",
-            "write it so, or name its form, such as --date-format %d/%m/%Y; only where the oldest row is the "
-            "first may --time be left out instead",
+            "write it so, or name its form, such as --date-format %d/%m/%Y, or take the column out if the "
+            "oldest row is the first",
         )  # fmt: skip
 
     def _answers(self) -> task_file.Answers:

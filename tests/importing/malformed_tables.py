@@ -79,7 +79,9 @@ TEXT_CASES: dict[str, Case] = {
     "semicolons": Case(GOOD.replace(",", ";"), READ),
     "tabs in .csv": Case(GOOD.replace(",", "\t"), READ),
     "commas in .tsv": Case(
-        GOOD, "t.tsv: found no column that says who wrote it among user,date,question,reply", "t.tsv"
+        GOOD,
+        "t.tsv: found no column that says who wrote it or what was asked among user,date,question,reply",
+        "t.tsv",
     ),
     "carriage returns alone": Case(GOOD.replace("\n", "\r"), READ),
     "carriage returns and line feeds": Case(GOOD.replace("\n", "\r\n"), READ),

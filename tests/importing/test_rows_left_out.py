@@ -6,6 +6,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Callable
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -248,6 +249,47 @@ def test_columns_have_their_usual_names_in_any_spelling(tmp_path: Path, names: t
     made = import_table(table(tmp_path / "t.csv", rows, names), tmp_path / "out")
     given = made.columns
     assert (given.user, given.time, given.input, given.output) == tuple(name.strip() for name in names)
+
+
+FORMS = (
+    "%d/%m/%Y",
+    "%d.%m.%Y %H:%M",
+    "%m-%d-%y",
+    "%d %B %Y",
+    "%Y.%m.%d",
+    "%A, %d. %b %Y",
+    "%Y-%m-%d",
+    "%d/%m/%Y %H:%M",
+)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.permutations(range(3)), st.dates(date(1990, 1, 1), date(2030, 1, 1)))
+def test_a_column_of_dates_orders_the_rows_or_is_refused(
+    tmp_path_factory: pytest.TempPathFactory, form: str, order: list[int], first: date
+) -> None:
+    """Rows of an export with the newest first would otherwise have histories from after the question."""
+    root = tmp_path_factory.mktemp("dates")
+    days = [first + timedelta(days=40 * place) for place in order]
+    rows = [
+        {"requester": "ann", "Created at": format(day, form), "question": f"q{place}", "id": str(place)}
+        for place, day in zip(order, days)
+    ]
+    for name, reading in (("guessed", {}), ("named", {"date_format": form})):
+        made = attempted(rows, root / name, **reading)
+        if isinstance(made, str):
+            assert name == "guessed"
+            assert made.count("'Created at': found") == 3
+            assert made.count("--date-format") == 1
+        else:
+            histories = {e.id: sorted(d.id for d in e.profile) for e in read(root / name)}
+            assert histories == {"0": [], "1": ["0"], "2": ["0", "1"]}
+
+
+def test_all_columns_that_are_missing_are_told_at_once() -> None:
+    with pytest.raises(UserError, match=r"who wrote it or what was asked among .*--user .* and --input"):
+        import_table([{"Kunde": "ann", "Frage": "q"}], "out")
 
 
 # -- names ----------------------------------------------------------------------------------------------
