@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pbr_jax import data, tasks
-from pbr_jax.base.files import write_lines
+from pbr_jax.base.files import write_text
 from pbr_jax.base.types import Example
 from pbr_jax.data.own import DOCUMENTS
 from pbr_jax.options import Benchmark
@@ -29,17 +29,13 @@ def written(examples: Sequence[Example], owners: Sequence[str], folder: Path, sp
     """The questions with the histories of `owners`, user for user."""
     folder.mkdir(parents=True)
     histories = {example.user_id: example for example in examples}
-    write_lines(
-        folder / DOCUMENTS,
-        (
-            _line(
-                id=f"{example.id}-{place}", user=example.user_id, text=document.text, fields=document.fields
-            )
-            for example, owner in zip(examples, owners, strict=True)
-            for place, document in enumerate(histories[owner].profile)
-        ),
+    documents = (
+        _line(id=f"{example.id}-{place}", user=example.user_id, text=document.text, fields=document.fields)
+        for example, owner in zip(examples, owners, strict=True)
+        for place, document in enumerate(histories[owner].profile)
     )
-    write_lines(folder / f"{split}.jsonl", map(_question, examples))
+    write_text(folder / DOCUMENTS, "".join(documents))
+    write_text(folder / f"{split}.jsonl", "".join(map(_question, examples)))
 
 
 def _question(example: Example) -> str:

@@ -65,11 +65,15 @@ class Answer(NamedTuple):
 
 Examples = Sequence[Example]
 Ranking = list[Candidate]
+Queries = Sequence[Query]
+"""The queries of each example."""
+Searched = Sequence[Sequence[Neighbour]]
+"""The users whose histories are searched for each example."""
 
 ExpandSlot = Callable[[Examples], list[Query]]
 NeighboursSlot = Callable[[Examples], list[list[Neighbour]]]
-RetrieveSlot = Callable[[Examples, Sequence[Query], Sequence[Sequence[Neighbour]]], list[Ranking]]
-SelectSlot = Callable[[Examples, Sequence[Query], Sequence[Ranking]], list[Ranking]]
+RetrieveSlot = Callable[[Examples, Queries, Searched], list[Ranking]]
+SelectSlot = Callable[[Examples, Queries, Sequence[Ranking]], list[Ranking]]
 PromptWriter = Callable[[Examples, Sequence[Ranking]], list[Written]]
 
 
@@ -133,10 +137,7 @@ class Tally:
 
 
 def rank(
-    pipeline: Pipeline,
-    examples: Examples,
-    collaboration: str,
-    users: Sequence[Sequence[Neighbour]] | None = None,
+    pipeline: Pipeline, examples: Examples, collaboration: str, users: Searched | None = None
 ) -> list[Ranking]:
     """Applies the first four slots, and returns the ordered documents of every example.
 

@@ -8,6 +8,7 @@ is one privacy check (the gate, `pipeline.rank`) and one tally of the computatio
 import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ from pbr_jax.pipeline import (
     PromptWriter,
     Ranking,
     Scoring,
+    Searched,
     Tally,
     rank,
     refuse_foreign,
@@ -145,6 +147,9 @@ class System(Living):
         """The format by which answers are parsed."""
         return self._parts["answer_format"]
 
+    def _noted(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._living is None else self.remarks.noted()
+
     @property
     def _generate(self) -> GenerateSlot | None:
         return self._slot("generate") if "generate" in self._parts else None
@@ -210,9 +215,7 @@ class System(Living):
         ids = [users.store.users[code] for code in there]
         return UserVectors(ids, vectors[there], None if labels is None else labels[there])
 
-    def rank(
-        self, examples: Iterable[Example], users: Sequence[Sequence[Neighbour]] | None = None
-    ) -> list[Ranking]:
+    def rank(self, examples: Iterable[Example], users: Searched | None = None) -> list[Ranking]:
         """Ranks documents for each example, best first.
 
         Args:

@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -81,12 +81,15 @@ def changed(files: Mapping[str, list[int]]) -> list[str]:
     return sorted(found, key=os.path.isdir)
 
 
-def remembered(key: str, make: Callable[[], Any]) -> Any:
-    """A JSON value that depends on nothing but its key, made where no process has made it."""
+def recall(key: str) -> Any:
+    """The JSON value that a process has given to `remember` by this key; None: none has."""
+    return _memory(cache_folder()).values.get(key)
+
+
+def remember(key: str, value: Any) -> None:
+    """Keeps a JSON value that depends on nothing but its key."""
     memory = _memory(cache_folder())
-    if key not in memory.values:
-        memory.add(memory.values, key, make())
-    return memory.values[key]
+    memory.add(memory.values, key, value)
 
 
 def _signature(file: int | str) -> list[int]:

@@ -10,7 +10,7 @@ import shutil
 import sqlite3
 import stat
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from itertools import accumulate
 from pathlib import Path
@@ -83,17 +83,20 @@ def open_private(path: Path, mode: str = "a") -> IO[str]:
 def write_text(path: Path, text: str) -> None:
     """Writes a file of mode 0600 so that it appears whole or not at all, also after a power cut. A
     symbolic link at `path` is replaced, not followed."""
-    write_lines(path, [text])
+    with written(path) as file:
+        file.write(text)
 
 
-def write_lines(path: Path, lines: Iterable[str], mode: int = 0o600) -> None:
-    """As `write_text`, from pieces that need not be in memory together."""
+@contextmanager
+def written(path: Path, mode: int = 0o600) -> Iterator[IO[str]]:
+    """A file to write into, which appears as that of `write_text` does when the block ends without an error,
+    and else not at all."""
     handle, name = tempfile.mkstemp(".partial", f".{_short(path.name)}.", path.parent)
     partial = Path(name)
     try:
         with open(handle, "w", encoding="utf-8") as file:
             partial.chmod(mode)
-            file.writelines(lines)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
@@ -148,7 +151,8 @@ def replace_own(path: Path, text: str, marker: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o600
-        write_lines(path, [text], mode)
+        with written(path, mode) as file:
+            file.write(text)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; choose another --out") from error
 

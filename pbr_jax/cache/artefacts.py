@@ -25,7 +25,15 @@ from typing import Any
 
 from pbr_jax.base import terminal
 from pbr_jax.base.file_hashes import file_hash
-from pbr_jax.base.files import cache_folder, merge_logs, parse_json, private_folder, tighten, write_text
+from pbr_jax.base.files import (
+    cache_folder,
+    merge_logs,
+    open_private,
+    parse_json,
+    private_folder,
+    tighten,
+    write_text,
+)
 from pbr_jax.base.locks import locked
 from pbr_jax.base.provenance import provenance
 from pbr_jax.base.system_errors import located
@@ -69,6 +77,17 @@ class Artefact:
 Log = Callable[[Mapping[str, Any]], None]
 
 
+def log_of(path: Path) -> Log:
+    """Adds events to a file, a line of JSON each, with the time."""
+
+    def log(event: Mapping[str, Any]) -> None:
+        told = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **event}
+        with located(path), open_private(path) as file:
+            file.write(json.dumps(told, ensure_ascii=False, allow_nan=False) + "\n")
+
+    return log
+
+
 def obtain(
     name: str,
     key: Mapping[str, Any],
@@ -85,7 +104,7 @@ def obtain(
     """
     hash_ = digest({"stage": name, **key})
     path = place(name, hash_, within)
-    if not processes.published(path, lambda: is_whole(path)):
+    if not is_published(path):
         private_folder(path.parent)
         waiting = f"{label or name}: waiting for another process that makes it"
         with locked(path.with_suffix(".lock"), waiting), located(path.with_suffix(".partial")):
@@ -118,6 +137,21 @@ def is_whole(path: Path) -> bool:
     except _Damage:
         return False
     return True
+
+
+def is_published(path: Path) -> bool:
+    """The same; waits until the disk shows what another process wrote.
+
+    Raises UserError where it does not within half a minute.
+    """
+    deadline = time.monotonic() + processes.VISIBLE
+    while not (whole := is_whole(path)) and (processes.count() > 1 or not processes.leads()):
+        if time.monotonic() > deadline:
+            raise UserError(
+                f"{path}, which another process wrote, is not seen here; share the folder with this host"
+            )
+        time.sleep(0.2)
+    return whole
 
 
 def seconds_of(path: Path) -> float | None:

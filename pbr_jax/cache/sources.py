@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, TypeGuard
 
-from pbr_jax.base.file_hashes import remembered
+from pbr_jax.base.file_hashes import recall, remember
 from pbr_jax.cache.counted import stand_in
 
 PACKAGE = __name__.partition(".")[0]
@@ -277,7 +277,9 @@ def _parsed(module: str, is_package: bool, source: bytes) -> dict[str, Any]:
     """`hash` of what counts, `imports` as [module, name or None], `exports`: what the module imports by the
     names that it gives them, and `scans`: whether it imports all modules of its folder by their names."""
     key = f"source {sys.version} {_reader()} {module} {is_package} {hashlib.sha256(source).hexdigest()}"
-    return remembered(key, lambda: _parse(module, is_package, source))
+    if (parsed := recall(key)) is None:
+        remember(key, parsed := _parse(module, is_package, source))
+    return parsed
 
 
 @functools.cache

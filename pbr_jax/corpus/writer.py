@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pbr_jax.base import system_errors
+from pbr_jax.base import system_errors, terminal
 from pbr_jax.base.locks import locked
 from pbr_jax.base.types import Document, Example, UserError
 from pbr_jax.corpus.database import connected
@@ -344,12 +344,12 @@ def build(
             f"PRAGMA cache_size=-65536; {TABLES} BEGIN;"
         )
         writer = Writer(connection, document_target, corpus)
-        for example in examples:
+        for example in terminal.bar(examples, desc="examples"):
             writer.example(example, training=False, newest=newest)
-        for example in training:
+        for example in terminal.bar(training, desc="training examples"):
             writer.example(example, training=True)
         for source, documents in (shared or {}).items():
-            for number, document in enumerate(documents):
+            for number, document in enumerate(terminal.bar(documents, desc="passages")):
                 writer.passage(document, f"{source}: record {number}")
         writer.finish()
         connection.execute("COMMIT")

@@ -32,7 +32,7 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-from pbr_jax.base.files import write_lines
+from pbr_jax.base.files import written
 from pbr_jax.base.types import UserError
 
 SPLITS = ("train", "dev")
@@ -277,7 +277,8 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
                     "choose another folder or remove the file"
                 )
         for name, text in files.items():
-            write_lines(folder / name, [text], 0o644)
+            with written(folder / name, 0o644) as file:
+                file.write(text)
     except OSError as error:
         raise UserError(f"{folder}: cannot write synthetic data ({error}); choose another folder") from error
 

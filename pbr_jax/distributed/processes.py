@@ -13,9 +13,8 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -28,10 +27,10 @@ from pbr_jax.base.types import UserError
 
 _START = 60  # seconds in which all processes must have started
 _SILENT = 60  # seconds after which JAX takes a process for dead that it hears nothing of
-_VISIBLE = 30  # seconds in which a file that one host wrote must be seen by the others
 _PATIENCE = 5  # seconds in which the others can end in order before process 0, with which JAX ends them
 _WAITING = 30 * 24 * 3600  # seconds that a CPU waits for another's part of a collective operation
 _BLOCK = 1024  # bytes of a message are a multiple of it, so that few programs are compiled
+VISIBLE = 30  # seconds in which a file that one host wrote must be seen by the others
 _FAILED = 2  # the exit code of a process that ends because another did
 _MISTAKES = (LookupError, TypeError, ValueError, FileExistsError, FileNotFoundError, NotADirectoryError)
 
@@ -183,7 +182,7 @@ def _check_cache() -> None:
         write_text(token, token.name)
     places = gather(f"{socket.gethostname()}:{folder.absolute()}")
     token = folder / order(token.name)
-    deadline = time.monotonic() + _VISIBLE
+    deadline = time.monotonic() + VISIBLE
     while not all(seen := gather(token.is_file())) and order(time.monotonic() < deadline):
         time.sleep(0.2)
     if leads():
@@ -194,18 +193,3 @@ def _check_cache() -> None:
             f"process {blind}, whose cache is {places[blind]}, does not see that of process 0, {places[0]}; "
             "set PBR_JAX_CACHE to one folder that all hosts share"
         )
-
-
-def published(path: Path, is_there: Callable[[], bool]) -> bool:
-    """Whether something is at a path; waits until the disk shows what another process wrote there.
-
-    Raises UserError where it does not within half a minute.
-    """
-    deadline = time.monotonic() + _VISIBLE
-    while not (there := is_there()) and (_State.together or not leads()):
-        if time.monotonic() > deadline:
-            raise UserError(
-                f"{path}, which another process wrote, is not seen here; share the folder with this host"
-            )
-        time.sleep(0.2)
-    return there

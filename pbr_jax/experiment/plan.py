@@ -179,10 +179,8 @@ class Plan:
         method = self.config.generate.resolved(self.task)
         if method is not None or self.task.kind == "retrieval":
             metrics = ["accuracy"] if isinstance(method, Label) else []
-            for _ in scorable(
-                self.task, store.examples(), place, answered=method is not None, metrics=metrics
-            ):
-                pass
+            asked, answered = [*store.examples()], method is not None
+            _ = [*scorable(self.task, asked, place, answered=answered, metrics=metrics)]
 
     @cached_property
     def arrivals(self) -> Arrivals | None:

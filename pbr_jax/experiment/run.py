@@ -15,11 +15,9 @@ from statistics import fmean
 from typing import Any
 
 from pbr_jax import llm
-from pbr_jax.base.files import open_private
 from pbr_jax.base.provenance import provenance
-from pbr_jax.base.system_errors import located
 from pbr_jax.base.types import UserError
-from pbr_jax.cache.artefacts import Log
+from pbr_jax.cache.artefacts import log_of
 from pbr_jax.config import Config, override, to_dict
 from pbr_jax.config import values as values_of
 from pbr_jax.data.passages import is_split
@@ -69,7 +67,7 @@ def run(config: Config, out: str | Path, *, overwrite: bool = False) -> Results:
         folder.claim(overwrite=overwrite)
         found = folder.finished()
         if found is None or not _as_wanted(found, plan):
-            log = _logger(out / "log.jsonl")
+            log = log_of(out / "log.jsonl")
             for event in events:
                 log(event)
             with logging_to(log):
@@ -373,11 +371,3 @@ def _seconds(plan: Plan) -> dict[str, float]:
     tallies = [plan.ranked.value.tally, *([plan.answered.value.tally] if plan.answered else [])]
     parts = {name: round(spent, 3) for tally in tallies for name, spent in tally.seconds.items()}
     return {label: spent for label, spent in found.items() if spent is not None} | parts
-
-
-def _logger(path: Path) -> Log:
-    def log(event: Mapping[str, Any]) -> None:
-        with located(path), open_private(path) as file:
-            file.write(line({"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **event}))
-
-    return log

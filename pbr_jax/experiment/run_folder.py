@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pbr_jax.base.files import cache_folder, parse_json, private_folder, write_lines
+from pbr_jax.base.files import cache_folder, parse_json, private_folder, written
 from pbr_jax.base.locks import locked
 from pbr_jax.base.types import UserError
 from pbr_jax.cache.artefacts import digest
@@ -112,7 +112,8 @@ class RunFolder:
 
     def write(self, name: str, text: str | Iterable[str]) -> None:
         """Writes one of the run's files, whole or not at all."""
-        write_lines(self.out / name, [text] if isinstance(text, str) else text)
+        with written(self.out / name) as file:
+            file.writelines([text] if isinstance(text, str) else text)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import numpy as np
 
 from pbr_jax.base import terminal
-from pbr_jax.base.files import write_lines
+from pbr_jax.base.files import write_text, written
 from pbr_jax.base.types import Example, UserError
 from pbr_jax.eval.run_files import flat, lines, verified
 from pbr_jax.experiment.evaluation import known_id
@@ -51,14 +51,14 @@ def write_rankings(folder: Path, run: Path, format: Literal["trec", "ranx"]) -> 
     judged = [one for one, e in zip(found, examples, strict=True) if e.scored and one.relevant]
     kept = judged or found
     if format == "trec":
-        write_lines(folder / "run.trec", _trec_run(kept, system))
+        write_text(folder / "run.trec", "".join(_trec_run(kept, system)))
     else:
-        write_lines(folder / "run.json", [json.dumps({one.id: one.scores for one in kept}, indent=0)])
+        write_text(folder / "run.json", json.dumps({one.id: one.scores for one in kept}, indent=0))
     if judged and format == "trec":
-        write_lines(folder / "qrels.trec", _trec_qrels(judged))
+        write_text(folder / "qrels.trec", "".join(_trec_qrels(judged)))
     elif judged:
         qrels = {one.id: dict.fromkeys(one.relevant, 1) for one in judged}
-        write_lines(folder / "qrels.json", [json.dumps(qrels, indent=0)])
+        write_text(folder / "qrels.json", json.dumps(qrels, indent=0))
     _tell(judged, examples)
 
 
@@ -133,7 +133,8 @@ def write_tables(folder: Path, run: Path, format: Literal["csv", "parquet"]) -> 
     for name, rows in (("predictions", _prediction_rows(run)), ("rankings", _ranking_rows(run))):
         table, file = columns(rows), folder / f"{name}.{format}"
         if format == "csv":
-            write_lines(file, _csv(table))
+            with written(file) as lines:
+                lines.writelines(_csv(table))
         else:
             _parquet(table, file)
 

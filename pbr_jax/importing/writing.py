@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pbr_jax.base import terminal
-from pbr_jax.base.files import write_lines, write_text
+from pbr_jax.base.files import write_text, written
 from pbr_jax.base.types import UserError
 from pbr_jax.base.words import person
 from pbr_jax.data.dates import parse_exact, readable
@@ -156,7 +156,7 @@ def import_table(
         writer = _Import(database, of, own, made, _name(source), left_out, reading)
         told = writer.write(questions, documents, wanted)
         if left_out.count:
-            write_lines(made / LEFT_OUT, (f"{line}\n" for line in left_out.lines()))
+            write_text(made / LEFT_OUT, "".join(f"{line}\n" for line in left_out.lines()))
         made.replace(folder)  # at once, so that no half of it is ever taken for data
     return replace(told, folder=Path(out), unused=unused, left_out=left_out.lines())
 
@@ -228,8 +228,9 @@ class _Import:
         made = task_file.of(answers, self.shown, self.columns, wanted)
         told.kind, told.prompt, told.user_is = made.kind, made.prompt, wanted.user_is
         told.longest = 0 if wanted.task else answers.longest
-        write_lines(self.folder / DOCUMENTS, map(_line, self._documents()))
-        write_lines(self.folder / "dev.jsonl", map(_line, self._questions()))
+        for name, records in ((DOCUMENTS, self._documents()), ("dev.jsonl", self._questions())):
+            with written(self.folder / name) as file:
+                file.writelines(map(_line, records))
         write_text(self.folder / "task.toml", made.text)
         self._notes()
         return told

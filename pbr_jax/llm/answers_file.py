@@ -24,7 +24,7 @@ from pbr_jax.base.files import (
     private_folder,
     refuse_foreign,
     tighten,
-    write_lines,
+    written,
 )
 from pbr_jax.base.locks import locked, require_locks
 from pbr_jax.base.system_errors import located
@@ -224,7 +224,8 @@ class Answers:
                 if not path.is_dir():
                     refuse_foreign(path, _is_export, "choose another FILE")
                 path.parent.mkdir(parents=True, exist_ok=True)
-                write_lines(path, lines(connection))
+                with written(path) as file:
+                    file.writelines(lines(connection))
             except OSError as error:
                 raise UserError(f"cannot write {path}: {error.strerror}; choose another place") from error
         self._note(damaged)

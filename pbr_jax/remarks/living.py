@@ -26,7 +26,7 @@ from pbr_jax.corpus.arguments import check_documents, check_filled
 from pbr_jax.corpus.store import Store
 from pbr_jax.llm import cache, reads
 from pbr_jax.options import Remarks
-from pbr_jax.pipeline import Neighbour, Ranking
+from pbr_jax.pipeline import Neighbour, Ranking, Searched
 from pbr_jax.remarks.changes import (
     MADE,
     catch_up,
@@ -97,6 +97,25 @@ class Stores:
     def log(self) -> Log:
         """The log, which is made where there is none."""
         return Log(self.path, self._data)
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Around what asks a language model: an erased remark takes the answers with it that may show it."""
+        if not self.exists:
+            yield
+            return
+        keys: list[str] = []
+
+        def note(new: Sequence[str]) -> None:
+            if self.log.note_answers(new):
+                keys.extend(new)
+
+        try:
+            with cache.noted(note):
+                yield
+        finally:
+            if keys:
+                erase_late(self.log, keys)  # of an erasure by another process meanwhile
 
     def catch_up(self) -> None:
         """Brings the corpus to the log's version, and ends an erasure that was killed; asks no model."""
@@ -349,9 +368,7 @@ class Living(abc.ABC):
         """See `System`."""
 
     @abc.abstractmethod
-    def rank(
-        self, examples: Iterable[Example], users: Sequence[Sequence[Neighbour]] | None = None
-    ) -> list[Ranking]:
+    def rank(self, examples: Iterable[Example], users: Searched | None = None) -> list[Ranking]:
         """See `System`."""
 
     def add(self, user: str, documents: Iterable[Document | str]) -> list[Document]:
@@ -470,22 +487,3 @@ class Living(abc.ABC):
         example = Example(id=f"remark {id}", user_id=user, query=text, input=text, target=None, time=math.inf)
         (ranking,) = self.rank([example], [users])
         return self.store.wholes([c.row for c in ranking[: self._parts["remarks"].documents]])
-
-    @contextmanager
-    def _noted(self) -> Iterator[None]:
-        """Around what asks a language model: an erased remark takes the answers with it that may show it."""
-        if self._living is None or not self.remarks.exists:
-            yield
-            return
-        log, keys = self.remarks.log, list[str]()
-
-        def note(new: Sequence[str]) -> None:
-            if log.note_answers(new):
-                keys.extend(new)
-
-        try:
-            with cache.noted(note):
-                yield
-        finally:
-            if keys:
-                erase_late(log, keys)  # of an erasure by another process meanwhile

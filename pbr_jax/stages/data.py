@@ -14,7 +14,6 @@ from pbr_jax.data import fingerprint, passages, read, splits, synthetic
 from pbr_jax.data import task as task_of
 from pbr_jax.graph import Node, Stage, Value
 from pbr_jax.options import Benchmark, Corpus, Method, TunedGenerator
-from pbr_jax.stages.run import progress
 from pbr_jax.tasks import Task
 
 WHOLE = Corpus()
@@ -163,16 +162,13 @@ def _build(
     evaluated: Benchmark,
     training: Benchmark | None = None,
 ) -> None:
-    examples = progress(read(evaluated, limit), "examples")
-    learned = () if training is None else progress(read(training, limit_training), "training examples")
+    learned = () if training is None else read(training, limit_training)
     if training is not None and training.root != evaluated.root:
         known = {example.user_id for example in read(evaluated, limit)}
         learned = (_other(example, known, training) for example in learned)
-    shared = passages.collections(evaluated)
     store.build(
-        folder / "store.sqlite", examples, target, learned, newest=limit_history,
-        shared={source: progress(documents, "passages") for source, documents in shared.items()},
-        corpus=corpus,
+        folder / "store.sqlite", read(evaluated, limit), target, learned, newest=limit_history,
+        shared=passages.collections(evaluated), corpus=corpus,
     )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """Passages that were found, pooled to their documents: a document is worth what its best passages are."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -8,7 +8,7 @@ from pbr_jax.base.types import Candidate, Document, UserError
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Bound, Node, Slot, builds_nodes
 from pbr_jax.options import Learner, Retrieve
-from pbr_jax.pipeline import Examples, Neighbour, Query, Ranking, RetrieveSlot, Tally
+from pbr_jax.pipeline import Examples, Queries, Ranking, RetrieveSlot, Searched, Tally
 from pbr_jax.stages.run import Run
 from pbr_jax.text.passages import Span, place_of, within
 
@@ -46,9 +46,7 @@ class Pooled(Retrieve):
         deep = replace(of.method, k=self.k * store.most_passages)  # type: ignore[call-arg]
         inner = replace(of, method=deep)(tally)
 
-        def retrieve(
-            examples: Examples, queries: Sequence[Query], neighbours: Sequence[Sequence[Neighbour]]
-        ) -> list[Ranking]:
+        def retrieve(examples: Examples, queries: Queries, neighbours: Searched) -> list[Ranking]:
             return [self._best(ranking) for ranking in inner(examples, queries, neighbours)]
 
         return retrieve

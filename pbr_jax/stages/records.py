@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pbr_jax.base import terminal
-from pbr_jax.base.files import write_lines
+from pbr_jax.base.files import written
 from pbr_jax.base.types import Example
 from pbr_jax.pipeline import Tally
 from pbr_jax.stages.run import CHUNK, chunks, line, metered, read_tally, write_tally
@@ -26,7 +26,8 @@ class Records:
     @classmethod
     def keep(cls, folder: Path, records: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
         """Writes pairs of a question's id and its record, whole or not at all."""
-        write_lines(folder / cls.file, (line({"id": id, **record}) for id, record in records))
+        with written(folder / cls.file) as file:
+            file.writelines(line({"id": id, **record}) for id, record in records)
 
     @classmethod
     def make(

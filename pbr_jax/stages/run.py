@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from pbr_jax.base import compilation, terminal
+from pbr_jax.base import compilation
 from pbr_jax.base.files import cache_folder, write_text
 from pbr_jax.base.types import UserError
 from pbr_jax.graph import Node
@@ -90,11 +90,6 @@ def chunks(items: Iterable[Any], size: int = CHUNK) -> Iterator[list[Any]]:
     iterator = iter(items)
     while chunk := list(islice(iterator, size)):
         yield chunk
-
-
-def progress(items: Iterable[Any], what: str, total: int | None = None) -> Iterator[Any]:
-    """Yields the items, and shows a progress bar if stderr is a terminal."""
-    yield from terminal.bar(items, desc=what, total=total)
 
 
 def total(tallies: Iterable[Tally]) -> Tally:

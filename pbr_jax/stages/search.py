@@ -1,6 +1,6 @@
 """Dense search in users' histories and in shared documents, for retrievers and expansions."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Bound
 from pbr_jax.index import Matrix
 from pbr_jax.llm import usage
-from pbr_jax.pipeline import Examples, Neighbour, Query, Ranking, RetrieveSlot, Tally, refuse_foreign
+from pbr_jax.pipeline import Examples, Queries, Query, Ranking, RetrieveSlot, Searched, Tally, refuse_foreign
 from pbr_jax.text.encode import TextEncoder
 from pbr_jax.text.lengths import count_cut
 
@@ -43,9 +43,7 @@ def search(
     """
     own = shared if shared is not None and holds_users(shared) else InScope(embeddings)
 
-    def retrieve(
-        examples: Examples, queries: Sequence[Query], neighbours: Sequence[Sequence[Neighbour]]
-    ) -> list[Ranking]:
+    def retrieve(examples: Examples, queries: Queries, neighbours: Searched) -> list[Ranking]:
         vectors = query_vectors(encoder, queries)
         if personalize is not None:
             vectors = personalize(examples, vectors)
@@ -77,9 +75,7 @@ def search(
 def gated(retrieve: RetrieveSlot, collaboration: str) -> RetrieveSlot:
     """A retriever whose rankings pass the privacy check of `System.rank` (`pipeline.refuse_foreign`)."""
 
-    def checked(
-        examples: Examples, queries: Sequence[Query], neighbours: Sequence[Sequence[Neighbour]]
-    ) -> list[Ranking]:
+    def checked(examples: Examples, queries: Queries, neighbours: Searched) -> list[Ranking]:
         rankings = retrieve(examples, queries, neighbours)
         refuse_foreign(examples, rankings, collaboration)
         return rankings
@@ -92,7 +88,7 @@ def expanded(examples: Examples, expand: Bound | None) -> list[Query]:
     return [Query((example.query,)) for example in examples] if expand is None else expand(Tally())(examples)
 
 
-def query_vectors(encoder: TextEncoder, queries: Sequence[Query]) -> np.ndarray:
+def query_vectors(encoder: TextEncoder, queries: Queries) -> np.ndarray:
     """Query vectors [q d]: the vector of the expansion if there is one, otherwise that of the text."""
     texts = [" ".join(q.texts) for q in queries if q.vector is None]
     if cut := count_cut(encoder.tokenizer, ((encoder.prefix("query") + text,) for text in texts)):

@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pbr_jax.base.files import private_folder, write_lines, write_text
+from pbr_jax.base.files import private_folder, write_text, written
 from pbr_jax.base.types import Example
-from pbr_jax.cache.artefacts import is_whole, obtain_part
+from pbr_jax.cache.artefacts import is_published, obtain_part
 from pbr_jax.corpus.store import Store
 from pbr_jax.corpus.vectors import VectorStore
 from pbr_jax.distributed import processes
@@ -69,8 +69,9 @@ def _by_questions(
     if not processes.leads():
         return
     for part in parts:
-        processes.published(part, partial(is_whole, part))
-    write_lines(folder / kind.file, ((part / kind.file).read_text("utf-8") for part in parts))
+        is_published(part)
+    with written(folder / kind.file) as file:
+        file.writelines((part / kind.file).read_text("utf-8") for part in parts)
     _add_up(folder, parts)
     for part in folder.glob("part-*"):  # also those of another number of processes
         shutil.rmtree(part)

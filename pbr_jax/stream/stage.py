@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pbr_jax.base import terminal
-from pbr_jax.base.files import private_folder, write_lines, write_text
+from pbr_jax.base.files import private_folder, write_text, written
 from pbr_jax.base.types import Example, UserError
 from pbr_jax.cache.artefacts import is_whole, obtain_part, seconds_of
 from pbr_jax.config import Config
@@ -230,9 +230,10 @@ class Making(abc.ABC):
         """Answers all blocks and learns from them, as far as that is not there."""
         self._pass()
         folders = [self.block(number) for number in range(len(self.blocks))]
-        for file in (records.file for records in KINDS.values()):
-            if (folders[0] / file).exists():
-                write_lines(self.folder / file, ((block / file).read_text("utf-8") for block in folders))
+        for name in (records.file for records in KINDS.values()):
+            if (folders[0] / name).exists():
+                with written(self.folder / name) as file:
+                    file.writelines((block / name).read_text("utf-8") for block in folders)
         write_tally(total(map(read_tally, folders)), self.folder)
         self._report()
 
@@ -310,7 +311,8 @@ class Making(abc.ABC):
                 file = out / f"{slot}.{start:06}.jsonl"
                 if not file.exists():
                     some = Block._make(values[start : start + _PART] for values in block)
-                    write_lines(file, _observed(learner, some))
+                    with written(file) as lines:
+                        lines.writelines(_observed(learner, some))
 
     def _read(
         self, number: int, slot: str, store: Store, *, folder: Path | None = None, blind: bool = True

@@ -6,6 +6,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -88,7 +89,8 @@ def test_a_stage_that_died_finds_its_own_files_and_nobody_sees_them():
 
 def test_seconds_of_interrupted_attempts_add_up(monkeypatch: pytest.MonkeyPatch):
     clock = iter([0.0, 10.0, 100.0, 105.0])
-    monkeypatch.setattr(artefacts, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    stopped = SimpleNamespace(perf_counter=lambda: next(clock), monotonic=time.monotonic)
+    monkeypatch.setattr(artefacts, "time", stopped)
 
     def make(folder: Path) -> None:
         if not (folder / "tried").exists():

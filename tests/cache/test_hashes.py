@@ -8,14 +8,13 @@ import stat
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pbr_jax.base import file_hashes
-from pbr_jax.base.file_hashes import file_hash, remembered
+from pbr_jax.base.file_hashes import file_hash, remember
 from pbr_jax.cache import sources
 
 Cache = Path
@@ -192,7 +191,7 @@ def test_no_folder_is_made_for_the_memory_and_one_that_cannot_be_written_is_no_e
 def test_the_memory_is_bounded(tmp_path: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(file_hashes, "_MOST", 3)
     for i in range(9):
-        remembered(f"{i}", partial(int, i))
+        remember(f"{i}", i)
         next_process(cache)
     assert json.loads((cache / "hashes.json").read_text())["content"] == [{}, {"6": 6, "7": 7, "8": 8}]
 

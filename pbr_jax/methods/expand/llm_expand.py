@@ -14,7 +14,7 @@ from pbr_jax.index.base import Matrix
 from pbr_jax.llm import LLM, Sampling
 from pbr_jax.llm.protocol import Score
 from pbr_jax.options import Expand
-from pbr_jax.pipeline import Examples, Neighbour, Query, Ranking, Tally
+from pbr_jax.pipeline import Examples, Neighbour, Queries, Query, Ranking, Tally
 from pbr_jax.stages import language_model, vectors
 from pbr_jax.stages.run import Run
 from pbr_jax.stages.search import gated, search
@@ -136,7 +136,7 @@ class History(NamedTuple):
     embeddings: Matrix
     tally: Tally
 
-    def look(self, examples: Examples, queries: Sequence[Query], k: int) -> list[Ranking]:
+    def look(self, examples: Examples, queries: Queries, k: int) -> list[Ranking]:
         """Retrieves the `k` nearest documents of the asking user's own history (PBR, Eq. 4)."""
         nearest = gated(search(self.store, self.encoder, self.embeddings, k), "none")
         with self.tally.timed("expand_history"):

@@ -25,7 +25,7 @@ from pbr_jax.methods.retrieve.bm25 import BM25
 from pbr_jax.methods.retrieve.dense import Dense
 from pbr_jax.methods.select.by_score import TopK
 from pbr_jax.options import Learner, Retrieve, TrainingSplit, names_of
-from pbr_jax.pipeline import Examples, Neighbour, Query, Ranking, RetrieveSlot, Tally
+from pbr_jax.pipeline import Examples, Neighbour, Queries, Ranking, RetrieveSlot, Searched, Tally
 from pbr_jax.stages import feedback
 from pbr_jax.stages.labels import is_relevant
 from pbr_jax.stages.rankings import Questions, Rankings, rankings
@@ -127,9 +127,7 @@ class Fused(Retrieve):
     ) -> RetrieveSlot:
         """The parts by their names as one retriever; each one's scores count `share` times."""
 
-        def retrieve(
-            examples: Examples, queries: Sequence[Query], neighbours: Sequence[Sequence[Neighbour]]
-        ) -> list[Ranking]:
+        def retrieve(examples: Examples, queries: Queries, neighbours: Searched) -> list[Ranking]:
             fused = []
             for some in chunks(zip(examples, queries, neighbours, strict=True), _TOGETHER):
                 asked = [list(column) for column in zip(*some, strict=True)]

@@ -1,12 +1,12 @@
 """Builds retrievers from functions that score visible documents, as in `random`, `recency` and `bm25`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
 from pbr_jax.base.types import Example
 from pbr_jax.corpus.store import Store
-from pbr_jax.pipeline import Examples, Neighbour, Query, Ranking, RetrieveSlot
+from pbr_jax.pipeline import Examples, Queries, Query, Ranking, RetrieveSlot, Searched
 from pbr_jax.stages.search import candidates
 
 ScoreFn = Callable[[Example, Query, np.ndarray], np.ndarray]
@@ -48,9 +48,7 @@ def scored_together(store: Store, k: int, score: ScoreAll) -> RetrieveSlot:
         numbers for each user. It returns a list of score arrays of the same lengths.
     """
 
-    def retrieve(
-        examples: Examples, queries: Sequence[Query], neighbours: Sequence[Sequence[Neighbour]]
-    ) -> list[Ranking]:
+    def retrieve(examples: Examples, queries: Queries, neighbours: Searched) -> list[Ranking]:
         rankings = []
         for example, query, users in zip(examples, queries, neighbours, strict=True):
             rows = [store.visible(example, user.user_id) for user in users]

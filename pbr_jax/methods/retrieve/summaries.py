@@ -7,7 +7,7 @@ summaries whose cosine is at least `least`. Documents of the user's history are 
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +22,7 @@ from pbr_jax.index.top_k import top_positions
 from pbr_jax.llm import LLM, Sampling
 from pbr_jax.models.thinking import after_thinking
 from pbr_jax.options import Learner, Retrieve
-from pbr_jax.pipeline import Examples, Neighbour, Query, Ranking, RetrieveSlot, Tally
+from pbr_jax.pipeline import Examples, Neighbour, Queries, Ranking, RetrieveSlot, Searched, Tally
 from pbr_jax.stages import language_model, vectors
 from pbr_jax.stages.run import Run
 from pbr_jax.stages.search import candidates, query_vectors
@@ -96,9 +96,7 @@ class Summaries(Learner, Retrieve):
             best = top_positions(cosines, self.k)
             return candidates(corpus, rows[best], cosines[best] * user.weight)
 
-        def retrieve(
-            examples: Examples, queries: Sequence[Query], neighbours: Sequence[Sequence[Neighbour]]
-        ) -> list[Ranking]:
+        def retrieve(examples: Examples, queries: Queries, neighbours: Searched) -> list[Ranking]:
             triples = zip(examples, query_vectors(encoder, queries), neighbours, strict=True)
             found = [[c for user in users for c in nearest(e, v, user)] for e, v, users in triples]
             tally.counts["summaries_found"] += sum(map(len, found))

@@ -21,7 +21,7 @@ from pbr_jax.index.base import Matrix, unit
 from pbr_jax.index.density import NOISE, centroids, hdbscan
 from pbr_jax.methods.retrieve.recency import in_time
 from pbr_jax.options import IDLE, Retrieve
-from pbr_jax.pipeline import Examples, Neighbour, Query, Ranking, RetrieveSlot, Tally
+from pbr_jax.pipeline import Examples, Queries, Query, Ranking, RetrieveSlot, Searched, Tally
 from pbr_jax.stages import late_interaction as late
 from pbr_jax.stages import vectors
 from pbr_jax.stages.late_interaction import PooledVectors, TokenVectors
@@ -99,9 +99,7 @@ class TwoStage(Retrieve):
     ) -> RetrieveSlot:
         clusters = ProfileClusters(tokens.means, self.min_cluster_size, self.min_samples)
 
-        def retrieve(
-            examples: Examples, queries: Sequence[Query], neighbours: Sequence[Sequence[Neighbour]]
-        ) -> list[Ranking]:
+        def retrieve(examples: Examples, queries: Queries, neighbours: Searched) -> list[Ranking]:
             asked = self._asked(encoder, queries)
             visible = [
                 [store.visible(example, user.user_id) for user in users]
@@ -129,7 +127,7 @@ class TwoStage(Retrieve):
 
         return retrieve
 
-    def _asked(self, encoder: Any, queries: Sequence[Query]) -> list[np.ndarray]:
+    def _asked(self, encoder: Any, queries: Queries) -> list[np.ndarray]:
         """Each query as vectors [s e]: its tokens', or the one unit vector of the whole."""
         if self.inside == "pooled":
             return list(unit(query_vectors(encoder, queries))[:, None])

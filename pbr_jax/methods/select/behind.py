@@ -25,7 +25,7 @@ from pbr_jax.graph import Bound, Node, Slot, builds_nodes
 from pbr_jax.index import Matrix
 from pbr_jax.methods.select.by_score import TopK, by_score
 from pbr_jax.options import Learner, Select, TrainingSplit
-from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
+from pbr_jax.pipeline import Examples, Queries, Ranking, SelectSlot, Tally
 from pbr_jax.stages import vectors
 from pbr_jax.stages.run import Run
 from pbr_jax.stages.scores import standardised
@@ -74,9 +74,7 @@ class Behind(Select):
     def slot(self, tally: Tally, *, first: Bound, **values: Any) -> SelectSlot:
         before: SelectSlot = first(tally)
 
-        def select(
-            examples: Examples, queries: Sequence[Query], rankings: Sequence[Ranking]
-        ) -> list[Ranking]:
+        def select(examples: Examples, queries: Queries, rankings: Sequence[Ranking]) -> list[Ranking]:
             ranked = zip(examples, before(examples, queries, rankings), strict=True)
             return [self.reordered(*pair, **values) for pair in ranked]
 

@@ -12,7 +12,7 @@ from pbr_jax.base.draws import generator
 from pbr_jax.base.types import UserError
 from pbr_jax.graph import Node, builds_nodes, constant
 from pbr_jax.options import IDLE, Select
-from pbr_jax.pipeline import Examples, Query, Ranking, SelectSlot, Tally
+from pbr_jax.pipeline import Examples, Queries, Ranking, SelectSlot, Tally
 from pbr_jax.stages import late_interaction as late
 from pbr_jax.stages.late_interaction import TokenVectors
 from pbr_jax.stages.okapi import Analysed, Okapi
@@ -24,7 +24,7 @@ class Batch(NamedTuple):
     """Questions with their queries and candidates."""
 
     examples: Examples
-    queries: Sequence[Query]
+    queries: Queries
     rankings: Sequence[Ranking]
 
     @property
@@ -57,9 +57,7 @@ class ByScore(Select):
         `Batch`, from the values of the needs."""
 
     def slot(self, tally: Tally, **values: Any) -> SelectSlot:
-        def select(
-            examples: Examples, queries: Sequence[Query], rankings: Sequence[Ranking]
-        ) -> list[Ranking]:
+        def select(examples: Examples, queries: Queries, rankings: Sequence[Ranking]) -> list[Ranking]:
             if self.best_first:
                 rankings = [sorted(ranking, key=lambda candidate: -candidate.score) for ranking in rankings]
             scores = self.scores(Batch(examples, queries, rankings), tally, **values)

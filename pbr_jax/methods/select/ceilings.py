@@ -13,7 +13,7 @@ from pbr_jax.graph import Node, builds_nodes
 from pbr_jax.llm import LLM
 from pbr_jax.methods.select.by_score import Batch, ByScore
 from pbr_jax.options import Select
-from pbr_jax.pipeline import Examples, PromptWriter, Query, Ranking, SelectSlot, Tally
+from pbr_jax.pipeline import Examples, PromptWriter, Queries, Ranking, SelectSlot, Tally
 from pbr_jax.stages import language_model
 from pbr_jax.stages.generator import generator
 from pbr_jax.stages.labels import is_relevant
@@ -100,9 +100,7 @@ class Evidence(Select):
             rows = rows[np.sort(np.unique(store.firsts[rows], return_index=True)[1])][: self.k]
             return candidates(store, rows, -np.arange(len(rows), dtype=float))
 
-        def select(
-            examples: Examples, queries: Sequence[Query], rankings: Sequence[Ranking]
-        ) -> list[Ranking]:
+        def select(examples: Examples, queries: Queries, rankings: Sequence[Ranking]) -> list[Ranking]:
             return [relevant(*pair) for pair in zip(examples, rankings, strict=True)]
 
         return select
