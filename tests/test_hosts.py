@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from test_trained_runs import TRAINING, histories
 
-from pbr_jax.distributed import processes as hosts
+from pbr_jax.base import processes as hosts
 
 Start = Callable[..., list["subprocess.Popen[str]"]]
 
@@ -225,7 +225,7 @@ def test_two_processes_of_four_devices_train_all_weights_in_shares(
 HASTY = """
 import sys
 from pbr_jax.cli.main import main
-from pbr_jax.distributed import processes
+from pbr_jax.base import processes
 processes._START = 2
 sys.exit(main(sys.argv[1:]))
 """

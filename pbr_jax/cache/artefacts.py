@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pbr_jax.base import terminal
+from pbr_jax.base import processes, terminal
 from pbr_jax.base.file_hashes import file_hash
 from pbr_jax.base.files import (
     cache_folder,
@@ -38,7 +38,6 @@ from pbr_jax.base.locks import locked
 from pbr_jax.base.provenance import provenance
 from pbr_jax.base.system_errors import located
 from pbr_jax.base.types import UserError
-from pbr_jax.distributed import processes
 
 _MANIFEST = "stage.json"
 _LARGE = 64 << 20  # bytes: files from here on are hashed only where their times or places have changed

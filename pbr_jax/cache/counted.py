@@ -36,7 +36,7 @@ PLUMBING = {
     "base.provenance": "commit and versions, recorded beside a result",
     "base.files": "writes whole files or none",
     "base.locks": "waits for other processes",
-    "distributed.processes": "which process computes which part, and messages between them",
+    "base.processes": "which process computes which part, and messages between them",
     "corpus.database": "opens files of stores, and deletes from them",
     "base.system_errors": "words of errors",
     "base.interrupts": "Ctrl-C",

@@ -59,7 +59,7 @@ def _failed(error: Exception) -> int:
 
 def _end_processes(*failure: Any) -> None:
     """Ends this process where it is one of several, and so all of them."""
-    if processes := sys.modules.get("pbr_jax.distributed.processes"):
+    if processes := sys.modules.get("pbr_jax.base.processes"):
         processes.failed(*failure)
 
 

@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pbr_jax.base import terminal
+from pbr_jax.base import processes, terminal
 from pbr_jax.base.types import UserError
 from pbr_jax.checking import check as checking
 from pbr_jax.cli import flags
 from pbr_jax.config import Benchmark, Config, ConfigFile
-from pbr_jax.distributed import processes
 from pbr_jax.eval.report import report
 from pbr_jax.experiment.cost import estimate, table
 from pbr_jax.experiment.opening import read_config

@@ -15,13 +15,13 @@ from typing import Any
 
 import jax
 
+from pbr_jax.base import processes
 from pbr_jax.base.types import UserError
 from pbr_jax.cache.artefacts import digest
 from pbr_jax.cache.code import code_of
 from pbr_jax.config import Config
 from pbr_jax.corpus.store import Store
 from pbr_jax.data import task
-from pbr_jax.distributed import processes
 from pbr_jax.experiment import evaluation as results
 from pbr_jax.experiment.run_folder import REMARKS
 from pbr_jax.graph import Node, Slot, Stage, Value, constant, tell, walk

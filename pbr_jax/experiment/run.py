@@ -15,13 +15,13 @@ from statistics import fmean
 from typing import Any
 
 from pbr_jax import llm
+from pbr_jax.base import processes as hosts
 from pbr_jax.base.provenance import provenance
 from pbr_jax.base.types import UserError
 from pbr_jax.cache.artefacts import log_of
 from pbr_jax.config import Config, override, to_dict
 from pbr_jax.config import values as values_of
 from pbr_jax.data.passages import is_split
-from pbr_jax.distributed import processes as hosts
 from pbr_jax.experiment import evaluation
 from pbr_jax.experiment.plan import Plan
 from pbr_jax.experiment.results import Results

@@ -17,7 +17,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pbr_jax.base import terminal
+from pbr_jax.base import processes, terminal
 from pbr_jax.base.types import UserError
 from pbr_jax.cache import sources
 from pbr_jax.cache.artefacts import (
@@ -32,7 +32,6 @@ from pbr_jax.cache.artefacts import (
     temporary_folder,
 )
 from pbr_jax.cache.code import Code, described
-from pbr_jax.distributed import processes
 from pbr_jax.options import Learner, Method, Options, key_of
 
 _log: ContextVar[Log | None] = ContextVar("log", default=None)

@@ -13,12 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pbr_jax.base import processes
 from pbr_jax.base.files import private_folder, write_text, written
 from pbr_jax.base.types import Example
 from pbr_jax.cache.artefacts import is_published, obtain_part
 from pbr_jax.corpus.store import Store
 from pbr_jax.corpus.vectors import VectorStore
-from pbr_jax.distributed import processes
 from pbr_jax.graph import Together
 from pbr_jax.stages.records import Records
 from pbr_jax.stages.run import TALLY, USAGE, chunks, read_tally, total, write_tally
