@@ -20,6 +20,10 @@ class UserError(ValueError):
     """
 
 
+SPEAKERS = "speakers"
+"""The field of a document that names who speaks in it, with a comma between two names."""
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
     """One record of a user's history, or of a shared collection.

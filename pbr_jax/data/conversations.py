@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from pbr_jax.base.types import Document
+from pbr_jax.base.types import SPEAKERS, Document
 from pbr_jax.data.records import Note, Record, kind
 
 _SESSION = re.compile(r"session_([0-9]{1,9})")
@@ -80,7 +80,7 @@ def _whole(session: Session, user: str) -> Iterator[Document]:
         id=f"{user}_{session.name}",
         user_id=user,
         text="\n".join(lines),
-        fields=_date(session.record, session.date),
+        fields=_fields(session.record, session.date, session.turns),
         turns=begins(lines),
         **session.record.dates(session.date),
     )
@@ -95,13 +95,14 @@ def _of_turns(session: Session, user: str) -> Iterator[Document]:
             id=f"{user}_{turn.id}",
             user_id=user,
             text=turn.line,
-            fields=_date(record, date),
+            fields=_fields(record, date, session.turns),
             **record.dates(date),
         )
 
 
-def _date(record: Record, key: str) -> dict[str, str]:
-    return {"date": record.text(key)} if record.has(key) else {}
+def _fields(record: Record, key: str, turns: Sequence[Turn]) -> dict[str, str]:
+    date = {"date": record.text(key)} if record.has(key) else {}
+    return date | {SPEAKERS: ", ".join(sorted({turn.speaker for turn in turns}))}
 
 
 def category(record: Record, names: Mapping[int, str]) -> str:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import grain
 
 DATASET = "pbr_jax"
-VERSION = "4.0.0"  # raise it whenever a reader makes other examples of the same files
+VERSION = "5.0.0"  # raise it whenever a reader makes other examples of the same files
 
 _Info = dict[str, Any]  # what dataset_info.json holds
 

@@ -1,9 +1,10 @@
 """BM25's options, for retrieval and selection, and the index that they make of some texts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
-from pbr_jax.options import Options
+from pbr_jax.options import Options, added
 from pbr_jax.text import bm25
 
 
@@ -36,11 +37,13 @@ class Analysed(Okapi):
     language: str = "english"  # language of the stems: the name of a Snowball algorithm
     # lucene: never negative; okapi: rank_bm25's, negative for words of most documents, with `epsilon`
     idf: bm25.Idf = "lucene"
+    # English words that tell little of what is asked, such as what, did and how. out: they are not indexed
+    question_words: Literal["keep", "out"] = field(default="keep", metadata=added("keep"))
 
     @property
     def terms(self) -> bm25.Terms:
         """What makes terms of texts; errors as of `bm25.terms`."""
-        return bm25.terms(self.analyser, self.language)
+        return bm25.terms(self.analyser, self.language, question_words=self.question_words == "keep")
 
     def check_analyser(self) -> None:
         """Raises UserError before any work where stems cannot be made."""

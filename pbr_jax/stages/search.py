@@ -1,18 +1,32 @@
 """Dense search in users' histories and in shared documents, for retrievers and expansions."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
-from pbr_jax.base.types import Candidate
+from pbr_jax.base.types import SPEAKERS, Candidate, Example
 from pbr_jax.corpus.search import InScope, Search, holds_users
 from pbr_jax.corpus.store import Store
-from pbr_jax.graph import Bound
+from pbr_jax.graph import Bound, tell
 from pbr_jax.index import Matrix
 from pbr_jax.llm import usage
+from pbr_jax.options import Retrieve, added
 from pbr_jax.pipeline import Examples, Queries, Query, Ranking, RetrieveSlot, Searched, Tally, refuse_foreign
 from pbr_jax.text.encode import TextEncoder
 from pbr_jax.text.lengths import count_cut
+from pbr_jax.text.speakers import Names, speakers, without
+
+
+@dataclass(frozen=True, kw_only=True)
+class Searching(Retrieve):
+    """What all retrievers that search by vectors share."""
+
+    # names in a question of those who speak in the user's documents (their field `speakers`). keep: as they
+    # are; out: deleted; i: "I" and "my" in their place, as speakers say it themselves
+    names: Names = field(default="keep", metadata=added("keep"))
+
 
 Personalize = Callable[[Examples, np.ndarray], np.ndarray]
 """Maps query vectors [e d] to personalized ones."""
@@ -26,6 +40,7 @@ def search(
     personalize: Personalize | None = None,
     shared: Search | None = None,
     least_own: float | None = None,
+    names: Names = "keep",
 ) -> RetrieveSlot:
     """Builds a retriever of the documents nearest to the query, among those visible to the question.
 
@@ -37,14 +52,16 @@ def search(
       personalize: `personalize(examples, queries [e d])` returns changed query vectors [e d].
       shared: the search in shared documents (`vectors.shared`). None: exhaustive search.
       least_own: excludes users' documents whose inner product with the query is below this value.
+      names: what is searched for in place of the names of speakers.
 
     Returns:
       The callable of the slot, which maps examples, queries and neighbours to a ranking per example.
     """
     own = shared if shared is not None and holds_users(shared) else InScope(embeddings)
+    nameless = without_names(store, names)
 
     def retrieve(examples: Examples, queries: Queries, neighbours: Searched) -> list[Ranking]:
-        vectors = query_vectors(encoder, queries)
+        vectors = query_vectors(encoder, nameless(examples, queries))
         if personalize is not None:
             vectors = personalize(examples, vectors)
         wanted = [
@@ -86,6 +103,34 @@ def gated(retrieve: RetrieveSlot, collaboration: str) -> RetrieveSlot:
 def expanded(examples: Examples, expand: Bound | None) -> list[Query]:
     """The queries of examples, which `expand` makes if there is one."""
     return [Query((example.query,)) for example in examples] if expand is None else expand(Tally())(examples)
+
+
+def without_names(store: Store, names: Names) -> Callable[[Examples, Queries], Queries]:
+    """What edits the queries of examples: the names of those who speak in the documents that an example sees
+    of its own user. Vectors from `expand` stay as they are."""
+
+    @lru_cache(maxsize=1)
+    def note() -> None:
+        tell(
+            "retrieve",
+            f"documents without the field {SPEAKERS} name nobody: retrieve.names {names} changes no question "
+            "about them",
+        )
+
+    @lru_cache(maxsize=64)
+    def known(rows: bytes) -> tuple[str, ...]:
+        found = speakers(document.fields for document in store.documents(np.frombuffer(rows, np.int64)))
+        if rows and not found:
+            note()
+        return found
+
+    def edited(example: Example, query: Query) -> Query:
+        there = known(store.visible(example, example.user_id).tobytes())
+        return query._replace(texts=tuple(without(text, there, names) for text in query.texts))
+
+    if names == "keep":
+        return lambda examples, queries: queries
+    return lambda examples, queries: [*map(edited, examples, queries)]
 
 
 def query_vectors(encoder: TextEncoder, queries: Queries) -> np.ndarray:

@@ -31,28 +31,43 @@ Idf = Literal["okapi", "lucene"]
 Terms = Callable[[str], list[str]]
 """From a text to its terms, in order."""
 
+QUESTION_WORDS = frozenset(
+    words(
+        "a am an and any are as at be been being by can could did do does doing for from had has have having "
+        "he her hers him his how i if in into is it its me my of on or our she should so some such than that "
+        "the their them then there these they this those to was we were what when where which while who whom "
+        "whose why will with would you your"
+    )
+)
+"""English words that ask and join, and do not say what a question is about."""
+
 _UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}ー\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]+")
 
 
-def terms(analyser: Analyser, language: str = "english") -> Terms:
+def terms(analyser: Analyser, language: str = "english", *, question_words: bool = True) -> Terms:
     """What makes terms of texts and queries.
 
     `whitespace` splits as LaMP does: case and punctuation stay. `words` gives lower-cased words
     (`pbr_jax.base.words`), which match "Tea," with "tea"; scripts without spaces (Chinese, Japanese, Thai,
     Lao, Khmer, Burmese) give pairs of neighbouring characters, as Lucene's CJK analyser does. `stem` reduces
     these words to their stems by the Snowball algorithm of the language: "walks" and "walking" match. All see
-    NFC and NFD as one spelling.
+    NFC and NFD as one spelling. `question_words` False: without those of `QUESTION_WORDS`.
 
     Raises UserError for a language without an algorithm, and where PyStemmer is not installed.
     """
     if analyser not in get_args(Analyser):
         raise UserError(f"analyser is {analyser!r}, want one of {', '.join(get_args(Analyser))}")
     split: Terms = _whitespace if analyser == "whitespace" else _words
+    split = split if question_words else partial(_telling, split)
     return partial(_stemmed, _stemmer(language), split) if analyser == "stem" else split
 
 
 def _whitespace(text: str) -> list[str]:
     return composed(text).split()
+
+
+def _telling(split: Terms, text: str) -> list[str]:
+    return [term for term in split(text) if term.lower() not in QUESTION_WORDS]
 
 
 def _words(text: str) -> list[str]:

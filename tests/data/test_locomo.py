@@ -64,7 +64,8 @@ def test_a_document_is_a_session_of_both_speakers_a_turn_a_line(tmp_path: Path) 
     lines = [first.text[begin:end] for begin, end in zip(first.turns, ends, strict=True)]
     assert "".join(lines) == first.text
     assert [line.split(":")[0] for line in lines] == ["Ann", "Bob", "Ann"]
-    assert first.fields["date"] == "12:05 am on 1 May, 2023"
+    assert first.fields == {"date": "12:05 am on 1 May, 2023", "speakers": "Ann, Bob"}
+    assert last.fields["speakers"] == "Bob"
     assert (first.time, last.time) == (1682899500.0, 1683119400.0)
     assert example.time == 1683119401.0
     assert (example.id, example.user_id, example.unit) == ("conv-1_0", "conv-1", "conv-1")

@@ -48,6 +48,7 @@ def test_evidence_is_found_by_ids_and_not_by_the_number_of_a_session(tmp_path: P
     assert (example.category, example.unit) == ("temporal", "Chat_1")
     assert [d.text for d in example.profile] == ["Ann: Hello\nbob: Hi\nbob: My cat", "bob: Back\nAnn: Me too"]
     assert example.profile[1].time == 1704189600.0
+    assert [d.fields["speakers"] for d in example.profile] == ["Ann, bob", "Ann, bob"]
 
 
 def test_a_picture_that_was_left_out_is_found_with_the_message_that_shows_it(tmp_path: Path) -> None:

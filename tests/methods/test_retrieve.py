@@ -14,6 +14,7 @@ from pbr_jax.corpus.store import Store, build
 from pbr_jax.methods import expand, neighbours, retrieve, select
 from pbr_jax.options import Retrieve
 from pbr_jax.pipeline import Neighbour, Pipeline, Query, Ranking, RetrieveSlot, Tally, rank
+from pbr_jax.text.speakers import Names
 
 METHODS = ("random", "recency", "bm25", "bm25_lamp", "dense")
 
@@ -205,6 +206,42 @@ def test_an_expansions_own_vector_is_used_where_there_is_one(tmp_path: Path, exa
     found = slot(examples[:2], queries, [[Neighbour("a")], [Neighbour("b")]])
     assert found[0][0].document == target
     assert found[1][0].document == examples[1].profile[1]
+
+
+def test_dense_searches_without_the_names_of_those_who_speak_in_what_a_question_sees(tmp_path: Path, capfd):
+    def said(user: str, *names: str) -> tuple[Document, ...]:
+        there = [
+            Document(f"{user}{i}", user, f"{n}: hi {i}", {"speakers": n}, i) for i, n in enumerate(names)
+        ]
+        return (*there, Document(f"{user}9", user, "plain", {}, 9.0))
+
+    asked = [
+        Example(
+            "q0", "a", "Did Ann's cat see ANN DAY, Bob or Zed?", "", "t", said("a", "Ann Day", "Bob"), 10.0
+        ),
+        Example("q1", "a", "Did Ann see Bob?", "", "t", said("a", "Ann Day", "Bob")[:1], 1.0),  # before Bob's
+        Example("q2", "b", "Did Ann see Zed?", "", "t", said("b", "Zed, Eve"), 10.0),
+        Example("q3", "c", "Did Ann see Zed?", "", "t", said("c"), 10.0),
+    ]
+    world = resources(tmp_path, asked)
+    every = [Neighbour(user) for user in "abc"]
+    wanted: dict[Names, list[str]] = {
+        "keep": [one.query for one in asked],
+        "i": ["Did my cat see I, I or Zed?", "Did I see Bob?", "Did Ann see I?", asked[3].query],
+        "out": ["Did cat see , or Zed?", "Did see Bob?", "Did Ann see ?", asked[3].query],
+    }
+    for names, texts in wanted.items():
+        slot = world.slot(retrieve.Dense(k=9, names=names))
+        assert world.encoder.asked == []
+        found = slot(asked, [Query((one.query,)) for one in asked], [every] * 4)
+        assert world.encoder.asked.pop() == ("query", *texts)
+        for ranking, text in zip(found, texts, strict=True):
+            scores = {c.document.text: c.score for c in ranking}
+            assert scores == pytest.approx({t: float(vector(t) @ vector(text)) for t in scores}, abs=1e-6)
+        assert ("name nobody" in capfd.readouterr().err) == (names != "keep")
+        own = slot(asked[:1], [Query((asked[0].query,), vector("x"))], [every])[0]
+        assert own[0].score == pytest.approx(max(float(vector(c.document.text) @ vector("x")) for c in own))
+        world.encoder.asked.clear()
 
 
 def test_a_neighbours_weight_multiplies_the_scores(tmp_path: Path, examples):

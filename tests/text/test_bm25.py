@@ -8,13 +8,15 @@ import unicodedata
 import numpy as np
 import pytest
 import rank_bm25
+import Stemmer
 from hypothesis import example as case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pbr_jax.base.types import UserError
 from pbr_jax.methods import retrieve, select
-from pbr_jax.text.bm25 import BM25, terms
+from pbr_jax.options import key_of
+from pbr_jax.text.bm25 import BM25, QUESTION_WORDS, terms
 
 PROFILE = [
     "the cat sat on the mat",
@@ -140,6 +142,23 @@ def test_stems_match_other_forms_of_a_word():
     assert BM25(texts, split=terms("stem")).scores("walks dog")[0] > 0
     assert not BM25(texts, split=terms("words")).scores("walks dog").any()
     assert terms("stem", "german")("Häuser Hauses") == ["haus", "haus"]
+
+
+@given(st.text(), st.sampled_from(["words", "stem", "whitespace"]))
+def test_without_question_words_all_other_terms_stay_as_they_are(text, analyser):
+    rest = [t for t in terms("whitespace" if analyser == "whitespace" else "words")(text)
+            if t.lower() not in QUESTION_WORDS]  # fmt: skip
+    wanted = Stemmer.Stemmer("english").stemWords(rest) if analyser == "stem" else rest
+    assert terms(analyser, question_words=False)(text) == wanted
+
+
+def test_question_words_are_left_out_where_options_say_so():
+    texts, asked = ["What did she do?", "a blue kite", "the kite of Ann"], "What did Ann do?"
+    for options in (retrieve.BM25, select.BM25):
+        assert options().index(texts).scores(asked).argmax() == 0
+        assert options(question_words="out").index(texts).scores(asked).tolist()[:2] == [0, 0]
+        assert "question_words" not in key_of(options())
+        assert key_of(options(question_words="out"))["question_words"] == "out"
 
 
 @pytest.mark.parametrize(

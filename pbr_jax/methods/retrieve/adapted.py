@@ -28,12 +28,13 @@ from pbr_jax.models import bert
 from pbr_jax.models.params_file import load_params, save_params
 from pbr_jax.models.pretrained import read_json
 from pbr_jax.models.rules import flatten
-from pbr_jax.options import IDLE, Encoder, Retrieve
+from pbr_jax.options import IDLE, Encoder
 from pbr_jax.pipeline import Examples, RetrieveSlot, Tally
 from pbr_jax.stages import vectors
 from pbr_jax.stages.run import Run
-from pbr_jax.stages.search import search
+from pbr_jax.stages.search import Searching, search
 from pbr_jax.text.encode import TextEncoder
+from pbr_jax.text.speakers import Names
 
 Moves = Literal["query_tower", "map", "both"]
 HEADER, _PARAMS = "luf.json", "luf.safetensors"
@@ -106,21 +107,22 @@ def searching(
     encoder: TextEncoder,
     embeddings: Matrix,
     shared: Search,
+    names: Names = "keep",
     **values: Any,
 ) -> RetrieveSlot:
     """The search with a state. `encoder`, `embeddings` and `shared` are of the encoder as it came; other
     values are not used."""
     moves = read(folder).moves
     if not (folder / _PARAMS).is_file():
-        return search(store, encoder, embeddings, k, shared=shared, least_own=least_own)
+        return search(store, encoder, embeddings, k, None, shared, least_own, names)
     if moves == "map":
         found = params(folder)
         assert found is not None
-        return search(store, encoder, embeddings, k, mapping(found), shared, least_own)
+        return search(store, encoder, embeddings, k, mapping(found), shared, least_own, names)
     moved = _moved(encoder.config, folder / _PARAMS, file_hash(folder / _PARAMS))
     if moves == "both":
         embeddings, shared = searched(store, moved, index)
-    return search(store, moved, embeddings, k, shared=shared, least_own=least_own)
+    return search(store, moved, embeddings, k, None, shared, least_own, names)
 
 
 def searched(store: Store, encoder: TextEncoder, index: Kind) -> tuple[Matrix, Search]:
@@ -146,7 +148,7 @@ def _moved(options: Encoder, file: Path, content: str) -> TextEncoder:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adapted(Retrieve):
+class Adapted(Searching):
     """A saved state of LUF's retriever (`pbr-jax export`), on any data. It needs the encoder that the
     training started from."""
 
@@ -180,7 +182,7 @@ class Adapted(Retrieve):
         }
 
     def slot(self, tally: Tally, *, adapted: Path, **values: Any) -> RetrieveSlot:
-        return searching(adapted, self.k, self.index, self.least_own, **values)
+        return searching(adapted, self.k, self.index, self.least_own, names=self.names, **values)
 
 
 def _content(folder: Path) -> list[str]:

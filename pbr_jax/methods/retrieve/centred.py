@@ -18,18 +18,18 @@ from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Bound, Node, Slot, builds_nodes
 from pbr_jax.index import Matrix
 from pbr_jax.methods.expand.none import Nothing
-from pbr_jax.options import Learner, Retrieve
+from pbr_jax.options import Learner
 from pbr_jax.pipeline import RetrieveSlot, Tally
 from pbr_jax.stages import vectors
 from pbr_jax.stages.run import Run
-from pbr_jax.stages.search import Personalize, expanded, query_vectors, search
+from pbr_jax.stages.search import Personalize, Searching, expanded, query_vectors, search, without_names
 from pbr_jax.text.encode import TextEncoder
 
 _STATE = "queries.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Centred(Learner, Retrieve):
+class Centred(Learner, Searching):
     """Dense retrieval after the mean of past queries of all users learned from is subtracted from each query.
     The length of the query's vector is restored.
 
@@ -66,12 +66,13 @@ class Centred(Learner, Retrieve):
         shared: Search | None = None,
         expand: Bound | None = None,
     ) -> RetrieveSlot:
-        return search(store, encoder, embeddings, self.k, _centring(_read(state)), shared)
+        return search(store, encoder, embeddings, self.k, _centring(_read(state)), shared, names=self.names)
 
     def observe(
-        self, block: Any, *, state: Path, encoder: TextEncoder, expand: Bound | None = None, **values: Any
+        self, block: Any, *, store: Store, encoder: TextEncoder, expand: Bound | None = None, **values: Any
     ) -> list[Any]:
-        return query_vectors(encoder, expanded(block.examples, expand)).tolist()
+        queries = without_names(store, self.names)(block.examples, expanded(block.examples, expand))
+        return query_vectors(encoder, queries).tolist()
 
     def learn(self, blocks: Any, *, state: Path, out: Path, **values: Any) -> None:
         past = _read(state)

@@ -8,16 +8,16 @@ from pbr_jax.corpus.search import Kind, Search
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node, builds_nodes
 from pbr_jax.index import Matrix
-from pbr_jax.options import Retrieve, added
+from pbr_jax.options import added
 from pbr_jax.pipeline import RetrieveSlot, Tally
 from pbr_jax.stages import vectors
 from pbr_jax.stages.run import Run
-from pbr_jax.stages.search import search
+from pbr_jax.stages.search import Searching, search
 from pbr_jax.text.encode import TextEncoder
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dense(Retrieve):
+class Dense(Searching):
     """Dense retrieval with any BERT-family encoder (`encoder.model`), without training."""
 
     method: Literal["dense"] = "dense"
@@ -46,4 +46,6 @@ class Dense(Retrieve):
         embeddings: Matrix,
         shared: Search | None = None,
     ) -> RetrieveSlot:
-        return search(store, encoder, embeddings, self.k, shared=shared, least_own=self.least_own)
+        return search(
+            store, encoder, embeddings, self.k, shared=shared, least_own=self.least_own, names=self.names
+        )

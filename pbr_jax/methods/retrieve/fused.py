@@ -7,7 +7,7 @@ outperforms Condorcet and individual rank learning methods", 2009. The learned w
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from operator import attrgetter
@@ -24,7 +24,7 @@ from pbr_jax.methods.generate.ipa import Ipa
 from pbr_jax.methods.retrieve.bm25 import BM25
 from pbr_jax.methods.retrieve.dense import Dense
 from pbr_jax.methods.select.by_score import TopK
-from pbr_jax.options import Learner, Retrieve, TrainingSplit, names_of
+from pbr_jax.options import Learner, Retrieve, TrainingSplit, added, names_of
 from pbr_jax.pipeline import Examples, Neighbour, Queries, Ranking, RetrieveSlot, Searched, Tally
 from pbr_jax.stages import feedback
 from pbr_jax.stages.labels import is_relevant
@@ -43,6 +43,8 @@ _ORDER: tuple[TrainingSplit, ...] = ("unused", "welcome", "apart", "needed")
 class Fused(Retrieve):
     """A weighted sum of the scores of several retrievers. The score of each retriever is kept too.
 
+    Over passages, one part may search whole documents (`over documents`) beside others that do not.
+
     A part is any retriever with its options; its `k` is used only in its own training. If there are shared
     documents or a `depth`, a document that a part did not retrieve gets the lowest score of that part. With
     reciprocal ranks, it gets nothing from that part.
@@ -57,6 +59,8 @@ class Fused(Retrieve):
     # summed quantities. standardised: (score - mean) / deviation over the question's candidates; weighted:
     # the same, with weights fitted to training questions; reciprocal_ranks: 1 / (rank_constant + rank)
     how: Literal["standardised", "reciprocal_ranks", "weighted"] = "standardised"
+    # how much each of the retrievers counts, in their order. (): each counts once
+    weights: tuple[float, ...] = field(default=(), metadata=added(()))
     rank_constant: int = 60  # reciprocal_ranks: its constant. The default is that of Cormack et al.
     # number of candidates of each user from each retriever. None: whole histories, or 100 if there are shared
     # documents
@@ -78,6 +82,10 @@ class Fused(Retrieve):
         if not self.of:
             raise UserError("retrieve.of is empty, want the retrievers that are fused, such as bm25 dense")
         check_parts(self.of)
+        if self.weights and self.how == "weighted":
+            raise UserError(
+                "retrieve.weights is set, and retrieve.how weighted fits them; leave one of them out"
+            )
 
     @property
     def parts(self) -> dict[str, Retrieve]:
@@ -100,6 +108,11 @@ class Fused(Retrieve):
 
     @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
+        if self.weights and len(self.weights) != len(self.of):  # only now, as overrides change one by one
+            raise UserError(
+                f"retrieve.weights has {len(self.weights)} numbers, want one for each of the {len(self.of)} "
+                f"retrievers in retrieve.of ({' '.join(self.parts)})"
+            )
         slots = slots_of(self.of, run)
         corpus = run.config.corpus
         slots |= {"pool": constant("pool", True)} if corpus.active and corpus.pool != "none" else {}
@@ -119,7 +132,7 @@ class Fused(Retrieve):
         **values: Any,
     ) -> RetrieveSlot:
         parts = opened(self.of, max(self.depth or depth(store), self.k), tally, values)
-        share = [1.0 if weights is None else weights[name] for name in parts]
+        share = self.weights or [1.0 if weights is None else weights[name] for name in parts]
         return self.together(parts, share, pool)
 
     def together(

@@ -22,11 +22,11 @@ from pbr_jax.methods.expand.none import Nothing
 from pbr_jax.methods.retrieve import adapted, fused
 from pbr_jax.options import Labels, Learner, LUFLoss, Retrieve, Training, adapting, names_of
 from pbr_jax.options.base import added
-from pbr_jax.pipeline import Neighbour, RetrieveSlot, Tally
+from pbr_jax.pipeline import Neighbour, Query, RetrieveSlot, Tally
 from pbr_jax.stages import simulated, vectors
 from pbr_jax.stages.labels import Judge, Labelled, accuracy, judge, label
 from pbr_jax.stages.run import Run, enable_compilation_cache
-from pbr_jax.stages.search import expanded, gated, query_vectors
+from pbr_jax.stages.search import Searching, expanded, gated, query_vectors, without_names
 from pbr_jax.stages.search import search as nearest
 from pbr_jax.text.encode import TextEncoder
 
@@ -34,7 +34,7 @@ _opened = functools.cache(Store)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Luf(Learner, Retrieve):
+class Luf(Learner, Searching):
     """Dense retrieval that learns from labelled documents, for queries alone or for queries and documents
     (LUF)."""
 
@@ -154,7 +154,7 @@ class Luf(Learner, Retrieve):
         corpus = self.corpus(store, state)
         if corpus is not store:
             values["embeddings"], values["shared"] = adapted.searched(corpus, encoder, self.index)
-        known = {"store": corpus, "encoder": encoder, **values}
+        known = {"store": corpus, "encoder": encoder, "names": self.names, **values}
         k = max(fused.depth(store), self.k) if self.of else self.k
         own = adapted.searching(state, k, self.index, self.least_own, **known)
         if not self.of:
@@ -181,7 +181,7 @@ class Luf(Learner, Retrieve):
         Remarks are not among them, so no weights are learned from these.
         """
         examples = block.examples
-        queries = expanded(examples, expand)
+        queries = without_names(store, self.names)(examples, expanded(examples, expand))
         if self.moves == "map":
             found = query_vectors(encoder, queries)
             queries = [query._replace(vector=vector) for query, vector in zip(queries, found)]
@@ -190,15 +190,18 @@ class Luf(Learner, Retrieve):
         rankings = search(examples, queries, [_open(store, e.user_id, collaboration) for e in examples])
         rankings = [sorted(ranking, key=lambda c: -c.score)[:depth] for ranking in rankings]
         labelled = label(self.labels, examples, rankings, seed=seed, judge=judge, collaboration=collaboration)
-        found = [
-            one._asdict() | ({} if query.vector is None else {"vector": query.vector.tolist()})
-            for one, query in zip(labelled, queries, strict=True)
-        ]
+        found = [one._asdict() | self._asked(query) for one, query in zip(labelled, queries, strict=True)]
         if simulation is None:
             return found
-        shown = gated(nearest(k=simulation.documents, **known), collaboration)
+        shown = gated(nearest(k=simulation.documents, names=self.names, **known), collaboration)
         told = simulated.remarks(simulation, examples, shown, seed=seed)
         return [{**one, "remark": remark._asdict()} for one, remark in zip(found, told, strict=True)]
+
+    def _asked(self, query: Query) -> dict[str, Any]:
+        """What is learned from in place of the question's own text."""
+        if query.vector is not None:
+            return {"vector": query.vector.tolist()}
+        return {} if self.names == "keep" else {"query": " ".join(query.texts)}
 
     def learn(self, blocks: Any, *, state: Path, out: Path, seed: int, store: Store, **values: Any) -> None:
         if self.remarks != "none":
@@ -329,5 +332,5 @@ def _of_block(options: Luf, block: Any) -> list[Lesson]:
         grades = np.array(observed["grades"], np.float32)
         if grades.max(initial=0.0) > least:
             own = Feedback(np.array(observed["rows"], np.int64), grades)
-            found.append(Lesson(example.query, own, observed.get("vector")))
+            found.append(Lesson(observed.get("query", example.query), own, observed.get("vector")))
     return found

@@ -24,16 +24,16 @@ from pbr_jax.methods.retrieve.dense import Dense
 from pbr_jax.methods.select.distilled import Distilled
 from pbr_jax.models.dual_encoder import dual_encoder, personalize
 from pbr_jax.options import Retrieve
-from pbr_jax.pipeline import Examples, RetrieveSlot, Tally
+from pbr_jax.pipeline import Examples, Query, RetrieveSlot, Tally
 from pbr_jax.stages import users, vectors
 from pbr_jax.stages.run import Run, once
-from pbr_jax.stages.search import Personalize, search
+from pbr_jax.stages.search import Personalize, Searching, search, without_names
 from pbr_jax.stages.users import Users
 from pbr_jax.text.encode import TextEncoder
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tuned(Distilled, Retrieve):
+class Tuned(Distilled, Searching):
     """A dual encoder that starts from `encoder.model` and is trained on `feedback` (CFRAG, Eq. 3 to 5)."""
 
     method: Literal["tuned"] = "tuned"
@@ -72,7 +72,11 @@ class Tuned(Distilled, Retrieve):
         """Parameters of the dual encoder, tuned on what the untuned one finds."""
         model = {"encoder": vectors.encoder(run), **({"users": users.users(run)} if self.alpha else {})}
         options = dataclasses.replace(self, k=Retrieve.k, index=Tuned.index)
-        return options.distilled(run, "retriever", Dense(k=self.k), model)
+        return options.distilled(run, "retriever", Dense(k=self.k, names=self.names), model)
+
+    def queries(self, store: Store, examples: Examples) -> list[str]:
+        asked = [Query((text,)) for text in super().queries(store, examples)]
+        return [query.texts[0] for query in without_names(store, self.names)(examples, asked)]
 
     def scorer(self, *, seed: int, encoder: TextEncoder) -> Callable[..., Any]:
         from pbr_jax.train import retriever
@@ -99,7 +103,7 @@ class Tuned(Distilled, Retrieve):
         shared: Search | None = None,
         prefer: Personalize | None = None,
     ) -> RetrieveSlot:
-        return search(store, encoder, embeddings, self.k, prefer, shared)
+        return search(store, encoder, embeddings, self.k, prefer, shared, names=self.names)
 
 
 def _preferences(

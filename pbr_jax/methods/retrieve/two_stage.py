@@ -20,20 +20,20 @@ from pbr_jax.graph import Node, Value, builds_nodes, constant, tell
 from pbr_jax.index.base import Matrix, unit
 from pbr_jax.index.density import NOISE, centroids, hdbscan
 from pbr_jax.methods.retrieve.recency import in_time
-from pbr_jax.options import IDLE, Retrieve
+from pbr_jax.options import IDLE
 from pbr_jax.pipeline import Examples, Queries, Query, Ranking, RetrieveSlot, Searched, Tally
 from pbr_jax.stages import late_interaction as late
 from pbr_jax.stages import vectors
 from pbr_jax.stages.late_interaction import PooledVectors, TokenVectors
 from pbr_jax.stages.okapi import Analysed, Okapi
 from pbr_jax.stages.run import Run
-from pbr_jax.stages.search import candidates, query_vectors
+from pbr_jax.stages.search import Searching, candidates, query_vectors, without_names
 
 Documents = TokenVectors | PooledVectors
 
 
 @dataclass(frozen=True, kw_only=True)
-class TwoStage(Retrieve):
+class TwoStage(Searching):
     """The best clusters of all searched profiles are opened. The documents inside are ranked, `k` for each
     user.
 
@@ -98,9 +98,10 @@ class TwoStage(Retrieve):
         self, tally: Tally, *, store: Store, encoder: Any, tokens: Documents, seed: int = 0
     ) -> RetrieveSlot:
         clusters = ProfileClusters(tokens.means, self.min_cluster_size, self.min_samples)
+        nameless = without_names(store, self.names)
 
         def retrieve(examples: Examples, queries: Queries, neighbours: Searched) -> list[Ranking]:
-            asked = self._asked(encoder, queries)
+            asked = self._asked(encoder, nameless(examples, queries))
             visible = [
                 [store.visible(example, user.user_id) for user in users]
                 for example, users in zip(examples, neighbours, strict=True)

@@ -13,6 +13,7 @@ from pbr_jax.methods.expand.none import Nothing
 from pbr_jax.methods.generate.ipa import Ipa
 from pbr_jax.methods.select.by_score import TopK
 from pbr_jax.options import Distillation, Method, Retrieve, Training, TrainingSplit, tuning
+from pbr_jax.pipeline import Examples
 from pbr_jax.stages import feedback
 from pbr_jax.stages.rankings import Questions
 from pbr_jax.stages.run import Run, enable_compilation_cache
@@ -61,6 +62,10 @@ class Distilled(Method):
             together=by_rows,
         )
 
+    def queries(self, store: Store, examples: Examples) -> list[str]:
+        """The texts of questions as they are learned from."""
+        return [example.query for example in examples]
+
     @abc.abstractmethod
     def scorer(self, *args: Any, **model: Any) -> Callable[..., Any]:
         """`scorer(*, seed, name=value …)`: `train.retriever.scorer` or another one, with all of its arguments
@@ -88,7 +93,7 @@ def _train(
     examples = list(questions.read(store))
     judged = lessons.read(examples)
     scorer = options.scorer(seed=seed, **model)(
-        [example.query for example in examples],
+        options.queries(store, examples),
         None if users is None else users.asking(examples),
         judged,
         lambda rows: [document.text for document in store.documents(rows)],

@@ -12,12 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import check_grad
 
-from pbr_jax.base.types import Candidate, Document, Example
+from pbr_jax.base.types import Candidate, Document, Example, UserError
+from pbr_jax.config import Config
 from pbr_jax.corpus.store import Store, build
+from pbr_jax.experiment.plan import Plan
 from pbr_jax.graph import Bound
 from pbr_jax.methods.retrieve import BM25, Dense, Fused
 from pbr_jax.methods.retrieve.fused import fit, loss_of
-from pbr_jax.options import Retrieve
+from pbr_jax.options import Retrieve, key_of
 from pbr_jax.pipeline import Neighbour, Query, Ranking, RetrieveSlot, Tally
 from pbr_jax.stages.scores import standardised
 from pbr_jax.stages.search import candidates
@@ -190,6 +192,54 @@ def test_learned_weights_multiply_the_parts(tmp_path: Path):
     assert {c.document.id: c.score for c in found} == pytest.approx(
         {f"a{i}": s for i, s in enumerate(wanted)}
     )
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(*[st.integers(-50, 50)] * 3), min_size=1, max_size=4), min_size=2, max_size=6
+    ),
+    st.tuples(*[st.floats(-3, 3)] * 3),
+)
+def test_given_weights_multiply_the_standardised_scores_of_documents(of_documents, weights):
+    """One part of whole documents, whose passages score alike, beside two of passages."""
+    table = [[(parts[0][0], *passage[1:]) for passage in parts] for parts in of_documents]
+    passages = [
+        (Document(f"{name}.{i}", "a", "", part_of=str(name), span=(i, i + 1)), scores)
+        for name, parts in enumerate(table)
+        for i, scores in enumerate(parts)
+    ]
+    three = (Given(column=0), Given(column=1), Given(column=2))
+    options = Fused(of=three, weights=weights, k=9)
+    parts = {
+        name: [Candidate(document, float(scores[i]), row) for row, (document, scores) in enumerate(passages)]
+        for i, name in enumerate(options.parts)
+    }
+    found = options.together({n: lambda *_, r=r: [r] for n, r in parts.items()}, options.weights, True)(
+        [Example("q", "a", "", "", None)], [Query(("",))], [[Neighbour("a")]]
+    )[0]
+    best = np.array([np.max(scores, axis=0) for scores in table], float)
+    deviation = best.std(0)
+    wanted = (best - best.mean(0)) / np.where(deviation > 1e-9, deviation, np.inf) @ weights
+    assert {c.document.whole: c.score for c in found} == pytest.approx(
+        {str(i): s for i, s in enumerate(wanted)}, abs=1e-9
+    )
+
+
+def test_weights_are_of_the_parts_in_their_order(tmp_path: Path):
+    store = world(tmp_path, {"a": TEXTS})
+    (found,) = ranked(store, Fused(of=TWO, weights=(1.0, -2.5), k=9), [Neighbour("a")])
+    table = np.array(NUMBERS)
+    wanted = (table - table.mean(0)) / table.std(0) @ (1.0, -2.5)
+    assert {c.document.id: c.score for c in found} == pytest.approx(
+        {f"a{i}": s for i, s in enumerate(wanted)}
+    )
+    with pytest.raises(UserError, match=r"weights has 1 numbers, want .* the 2 retrievers .*bm25 dense"):
+        Plan(Config(retrieve=Fused(weights=(1.0,))))
+    with pytest.raises(UserError, match=r"retrieve\.how weighted fits them"):
+        Fused(weights=(1.0, 2.0), how="weighted")
+    before = key_of(Fused())
+    assert "weights" not in before
+    assert key_of(Fused(weights=(1.0, 2.0))) == {**before, "weights": [1.0, 2.0]}
 
 
 def test_many_questions_are_ranked_as_each_alone(tmp_path: Path):

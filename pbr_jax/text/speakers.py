@@ -1,0 +1,55 @@
+"""The names of a conversation's speakers in questions about it.
+
+A question names the speaker whom it is about ("What did Ann's sister buy?"). The vector of such a question is
+near all texts in which this name occurs, whatever they say. The speaker's own words say "my sister".
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Literal
+
+import regex
+
+from pbr_jax.base.types import SPEAKERS
+from pbr_jax.base.words import composed
+
+Names = Literal["keep", "out", "i"]
+
+_LETTER = r"[\p{L}\p{N}\p{M}_]"
+
+
+def speakers(fields: Iterable[Mapping[str, str]]) -> tuple[str, ...]:
+    """The speakers that documents with these fields name, sorted."""
+    listed = {found[SPEAKERS] for found in fields if SPEAKERS in found}
+    names = {" ".join(composed(name).split()) for names in listed for name in names.split(",")}
+    return tuple(sorted(filter(None, names)))
+
+
+def without(question: str, speakers: tuple[str, ...], names: Names) -> str:
+    """A question without the full and first names of speakers, in any case.
+
+    `out` deletes them; `i` says "I" and "my" in their place. A question that names nobody, or nobody but a
+    speaker, stays as it is.
+
+    >>> without("What did ANN's sister give Bob Lee in Annecy?", ("Ann Day", "Bob Lee"), "i")
+    'What did my sister give I in Annecy?'
+    """
+    if names == "keep" or not speakers:
+        return question
+
+    def said(match: regex.Match[str]) -> str:
+        return "" if names == "out" else "my" if match["of"] else "I"
+
+    edited, count = _pattern(speakers).subn(said, composed(question))
+    return " ".join(edited.split()) or question if count else question
+
+
+@lru_cache(maxsize=64)
+def _pattern(speakers: tuple[str, ...]) -> regex.Pattern[str]:
+    """Any of the names as a word of its own, with the sign of a possessive: Ann's, James's or James'."""
+    known = {name for speaker in speakers for name in (speaker, speaker.split()[0])}
+    names = (regex.escape(name).replace(r"\ ", r"\s+") for name in sorted(known, key=len, reverse=True))
+    possessive = rf"['’]s(?!{_LETTER})|(?<=s)['’](?=\s)"
+    return regex.compile(
+        rf"(?<!{_LETTER})(?:{'|'.join(names)})(?!{_LETTER})(?P<of>{possessive})?", regex.IGNORECASE
+    )
