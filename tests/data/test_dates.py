@@ -54,6 +54,7 @@ def seconds(*parts: int) -> float:
         ("Mon Jan 01 2024 10:00:00 GMT+0100 (Central European Standard Time)", seconds(2024, 1, 1, 9)),
         ("2024-01-01 01:30 PM", seconds(2024, 1, 1, 13, 30)),
         ("2024/1/1, 12:00:05 am UTC", seconds(2024, 1, 1, 0, 0, 5)),
+        ("29.12.2023 22:42", seconds(2023, 12, 29, 22, 42)),
         ("Jan 5, 2024 01:30 p.m.", seconds(2024, 1, 5, 13, 30)),
         ("2024-01-01 24:00:00", seconds(2024, 1, 2)),
         ("2024-12-31T24:00Z", seconds(2025, 1, 1)),
