@@ -1,8 +1,8 @@
 """Dialogue states with and without a store of what the user said: LUF's Table 4.
 
 `no_store` answers from the conversation alone. `dense` shows earlier turns unchanged. `summaries` shows the
-model's summaries of them (LUF's personal store). `query2doc` and `rewrite` search the store with an expanded
-turn. Rows are compared by `jga` and `aga`. How to use a sample of whole dialogues:
+model's summaries of them (LUF's personal store). `query2doc`, `rewrite` and `rafe` search the store with an
+expanded turn. Rows are compared by `jga` and `aga`. How to use a sample of whole dialogues:
 docs/reference/data_format.md.
 
 pbr-jax sweep ablations/luf_dialogues --benchmark.name sgd --benchmark.split test --benchmark.root FOLDER \\
@@ -30,7 +30,7 @@ def sweep() -> Iterator[Overrides]:
     yield {"system": "no_store", "retrieve.method": "none"}
     yield {"system": "dense"}
     yield {"system": "summaries", **STORE}
-    for method in ("query2doc", "rewrite"):
+    for method in ("query2doc", "rewrite", "rafe"):
         yield {
             "system": f"summaries, {method}",
             "expand.method": method,
