@@ -88,7 +88,7 @@ class Verdict:
 
     `gains`: each row minus no documents. `beyond`: each row minus one other user's documents. `top`: the
     share of the gain over another user's documents that the user with the largest part has; None: no gain.
-    `needed`: the number of questions that would be needed to detect a gain of this size. `copies`: questions
+    `needed`: questions with which the gains that decide would be shown; None: both are. `copies`: questions
     whose target is nearly contained in the user's history. `groups`: gains by division of the questions; an
     empty list if the questions are too few or too similar. `texts`: questions with the largest gains and then
     those with the largest losses. `cold`: questions without a history, which were not asked, and all
@@ -152,8 +152,10 @@ def verdict(
     users = len({record.cluster for record in (runs[CHOSEN].records or {}).values()})
     if CHOSEN not in gains or CHOSEN not in beyond:
         raise ValueError(f"the runs of a check have no {measure} in common")
+    decisive = gains[CHOSEN], beyond[CHOSEN]
+    still_open = [needed(one, runs[CHOSEN].n) or 0 for one in decisive if one.low <= 0 <= one.high]
     return Verdict(
-        answer=answer(gains[CHOSEN], beyond[CHOSEN], users),
+        answer=answer(*decisive, users),
         measure=measure,
         questions=runs[CHOSEN].n,
         users=users,
@@ -165,7 +167,7 @@ def verdict(
             name: _a_question(run, 1000 * run.seconds.get("rank", 0)) for name, run in runs.items()
         },
         best=best(rows, measure, users),
-        needed=needed(beyond[CHOSEN], runs[CHOSEN].n),
+        needed=max(still_open, default=0) or None,
         confidence=confidence,
         look=look,
         top=top_share(runs, measure),

@@ -71,7 +71,7 @@ def headline(found: Verdict) -> str:
     if found.users < FEWEST:
         return f"{text} This may not hold for other users."
     if found.answer == "cannot_tell" and found.needed:
-        text += f" About {found.needed:,} questions would show a difference of this size."
+        text += f" About {found.needed:,} questions would decide it, if the differences are as large as here."
     return text
 
 
@@ -117,10 +117,8 @@ def _decisive(found: Verdict) -> Forest:
 
 def _cost(found: Verdict) -> Table:
     """What a question costs without and with own documents."""
-    header, lines = ["cost of a question", "prompt tokens", "ms to find"], []
-    rows = (NOTHING, CHOSEN)
-    for name in rows:
-        lines.append([NAMES[name], f"{found.tokens[name]:.0f}", f"{found.milliseconds[name]:.1f}"])
+    header, rows = ["cost of a question", "prompt tokens", "ms to find"], (NOTHING, CHOSEN)
+    lines = [[NAMES[name], f"{found.tokens[name]:.0f}", f"{found.milliseconds[name]:.1f}"] for name in rows]
     if found.price is not None:
         header.append("price of 1,000 questions")
         for line, name in zip(lines, rows, strict=True):
