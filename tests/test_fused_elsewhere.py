@@ -93,10 +93,11 @@ def weighted(tmp_path: Path) -> Config:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("moment", ["fit", "report", "weights"])
 def test_weights_whose_fit_is_killed_are_the_same_bytes(
-    weighted: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+    weighted: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    """Killed while they are fitted, before they are reported, and while they are written."""
+
     def kept(cache: Path) -> list[bytes]:
         (file,) = (cache / "fusion").glob("*/weights.json")
         return [file.read_bytes(), file.with_name("training.json").read_bytes()]
@@ -104,7 +105,7 @@ def test_weights_whose_fit_is_killed_are_the_same_bytes(
     monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "whole"))
     pbr_jax.run(weighted, tmp_path / "out")
     killed = tmp_path / "killed"
-    for _ in range(2):
+    for moment in ("fit", "report", "weights"):
         assert status(KILLED, weighted, killed, str(tmp_path / "again"), moment) == -signal.SIGKILL
         assert not list((killed / "fusion").glob("*/weights.json"))
     monkeypatch.setenv("PBR_JAX_CACHE", str(killed))

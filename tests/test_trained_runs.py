@@ -150,11 +150,8 @@ def test_a_part_of_the_training_split_can_be_enough(tiny_models, tweets: Path, t
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("loss", ["forward_kl", "reinforce"])
-def test_ropg_learns_from_the_own_history_and_needs_no_users(
-    tiny_models, tweets: Path, tmp_path: Path, loss: str
-):
-    fields = {"neighbours.m": 1, "retrieve.distillation.loss": loss}
+def test_ropg_learns_from_the_own_history_and_needs_no_users(tiny_models, tweets: Path, tmp_path: Path):
+    fields = {"neighbours.m": 1, "retrieve.distillation.loss": "reinforce"}
     results = run(config("ropg", tiny_models, tweets, **fields), tmp_path / "out")
     assert made(tmp_path / "out") == [
         "data", "embed", "rank", "feedback", "retriever", "embed", "rank", "generate",

@@ -23,7 +23,7 @@ _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\u
 
 def visible(text: object) -> str:
     """The text with control characters as escapes (`\\x1b`); tabs and line feeds stay."""
-    return _CONTROLS.sub(lambda found: _escaped(found[0]), str(text))
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), str(text))
 
 
 def out(text: object) -> None:
@@ -137,7 +137,3 @@ def prepare() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-
-
-def _escaped(text: str) -> str:
-    return text.encode("unicode_escape").decode("ascii")

@@ -232,14 +232,10 @@ class Writer:
                 "which is cut here"
             )
         user = SHARED if document.shared else self._user(document.user_id)
-        others = self._of_id(user, document.id)
-        first = next((row for row in others if self._stored(row) == values_of(document)), None)
+        others, values = self._of_id(user, document.id), values_of(document)
+        first = next((row for row in others if values_of(whole_of(self._sql, row)) == values), None)
         rows = [] if first is None else [row for row in others if self._whole(row) == self._whole(first)]
         return user, rows, [one for one in others if one not in rows]
-
-    def _stored(self, row: int) -> Row:
-        """The values of the document that stands in a row, or that this is a passage of."""
-        return values_of(whole_of(self._sql, row))
 
     def _whole(self, row: int) -> int:
         """The first of the rows of the document that this row is a passage of; the row itself if of none."""

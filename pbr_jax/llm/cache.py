@@ -23,6 +23,7 @@ from pbr_jax.llm.protocol import (
     PerToken,
     Progress,
     Prompt,
+    Prompts,
     Sampling,
     Score,
     TokenLevel,
@@ -91,7 +92,7 @@ class Cached:
 
     def generate(
         self,
-        prompts: Sequence[Prompt],
+        prompts: Prompts,
         sampling: Sampling | None = None,
         *,
         done: Mapping[int, str] | None = None,
@@ -117,15 +118,13 @@ class Cached:
         progress = Progress(done=done, on_batch=on_batch)
         return self._complete("text", inputs, partial(self._llm.generate, prompts, sampling), progress)
 
-    def score(
-        self, prompts: Sequence[Prompt], targets: Sequence[str], **progress: Unpack[Progress]
-    ) -> list[Score]:
+    def score(self, prompts: Prompts, targets: Sequence[str], **progress: Unpack[Progress]) -> list[Score]:
         """log p(target | prompt) for each pair, from the cache or the backend; errors as in `generate`."""
         pairs = [[prompt, target] for prompt, target in zip(prompts, targets, strict=True)]
         return self._complete("score", pairs, partial(self._llm.score, prompts, targets), progress)
 
     def token_scores(
-        self, prompts: Sequence[Prompt], targets: Sequence[str], **progress: Unpack[Progress]
+        self, prompts: Prompts, targets: Sequence[str], **progress: Unpack[Progress]
     ) -> list[PerToken]:
         """log p of every token of each target; see `protocol.TokenLevel`."""
         pairs = [[prompt, target] for prompt, target in zip(prompts, targets, strict=True)]

@@ -14,6 +14,7 @@ VERSION = 1
 """Of what this package computes: raised when the same model and request would give other texts or scores."""
 
 Prompt = str | Sequence[dict[str, str]]
+Prompts = Sequence[Prompt]
 """Plain text, which is continued, or chat messages (`role`, `content`), to which the template is applied."""
 
 OnBatch = Callable[[Sequence[int], Sequence[str]], None]
@@ -146,9 +147,7 @@ class LLM(Protocol):
         """Identifies weights, tokenizer, template and number format. It is part of every cache key."""
         ...
 
-    def generate(
-        self, prompts: Sequence[Prompt], sampling: Sampling, **progress: Unpack[Progress]
-    ) -> list[str]:
+    def generate(self, prompts: Prompts, sampling: Sampling, **progress: Unpack[Progress]) -> list[str]:
         """Generates a continuation of each prompt, without stop tokens and special tokens.
 
         Samples depend on the seed, the prompt and the number of equal prompts before it in the list, but not
@@ -158,9 +157,7 @@ class LLM(Protocol):
         """
         ...
 
-    def score(
-        self, prompts: Sequence[Prompt], targets: Sequence[str], **progress: Unpack[Progress]
-    ) -> list[Score]:
+    def score(self, prompts: Prompts, targets: Sequence[str], **progress: Unpack[Progress]) -> list[Score]:
         """Computes log p(target | prompt) for each pair. Prompt and target are tokenised separately.
 
         If a target should begin with a space, it must contain the space, unless the chat template writes one
@@ -212,7 +209,7 @@ class TokenLevel(LLM, Protocol):
     others the options raise an error before any work (`options.LLM.check_scoring`, `check_tokens`)."""
 
     def token_scores(
-        self, prompts: Sequence[Prompt], targets: Sequence[str], **progress: Unpack[Progress]
+        self, prompts: Prompts, targets: Sequence[str], **progress: Unpack[Progress]
     ) -> list[PerToken]:
         """log p of every token of each target, in nats; their sums are `score`'s totals."""
         ...
@@ -241,7 +238,7 @@ class TokenLevel(LLM, Protocol):
         ...
 
 
-def occurrences(prompts: Sequence[Prompt]) -> list[int]:
+def occurrences(prompts: Prompts) -> list[int]:
     """For each prompt, the number of equal prompts before it, which selects the draw for repeated prompts."""
     seen: Counter[str] = Counter()
     numbers = []

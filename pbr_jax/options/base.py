@@ -153,7 +153,7 @@ def checked(name: str, value: Any, hint: Any) -> Any:
         )
     if type(value) in plain or _is_options(value, plain):
         return value
-    names = ["none" if kind is type(None) else _type_name(kind) for kind in allowed]
+    names = ["none" if kind is type(None) else getattr(kind, "__name__", str(kind)) for kind in allowed]
     wanted = " or ".join([*names, *named])
     instead = GONE.get(f"{name} {value}")
     hint = f"; instead of {value} take {instead}" if instead else ""
@@ -181,10 +181,6 @@ def _is_options(value: Any, allowed: set[type]) -> bool:
     return isinstance(value, Options) and any(
         type(value) is kind or (inspect.isabstract(kind) and isinstance(value, kind)) for kind in allowed
     )
-
-
-def _type_name(kind: Any) -> str:
-    return getattr(kind, "__name__", str(kind))
 
 
 def key_of(options: Any) -> Any:

@@ -50,7 +50,7 @@ class Questions:
 
     def count(self, store: Store) -> int:
         """How many they are."""
-        total = self._total(store)
+        total = store.summary.training if self.training else store.summary.examples
         if self.sample is not None:
             return min(total, self.sample)
         return len(range(total)[self.start : self.stop])
@@ -71,9 +71,6 @@ class Questions:
                 f"{who} learns from relevant documents, and no training question names any; name some, or "
                 "take untuned methods"
             )
-
-    def _total(self, store: Store) -> int:
-        return store.summary.training if self.training else store.summary.examples
 
 
 EVALUATED = Questions()

@@ -131,7 +131,7 @@ def test_an_id_that_stands_twice_is_told_with_its_place(tmp_path: Path) -> None:
         passages.count(both)
 
 
-METHODS = ("bm25", "dense", "random")
+METHODS = ("bm25", "dense")
 
 
 @pytest.mark.parametrize("method", METHODS)

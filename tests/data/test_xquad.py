@@ -193,9 +193,7 @@ def test_prepared_questions_are_joined_by_id_too(root: Path, tmp_path_factory) -
         read(out, passages="en")
 
 
-FROZEN = {("en", "en"): (0.885, 0.982, 0.990), ("de", "en"): (0.369, 0.591, 0.661),
-          ("zh", "en"): (0.044, 0.107, 0.170), ("en", "de"): (0.523, 0.790, 0.860),
-          ("de", "de"): (0.570, 0.788, 0.840)}  # fmt: skip
+FROZEN = {("en", "en"): (0.885, 0.982, 0.990), ("de", "en"): (0.369, 0.591, 0.661)}
 
 
 @pytest.mark.data

@@ -50,10 +50,10 @@ def scores(plan: Plan) -> list[list[tuple[int, float]]]:
     return [[(c.row, c.score) for c in ranking] for ranking in ranked]
 
 
-@pytest.mark.parametrize("method", SCORING)
-def test_one_model_chooses_and_another_answers(made, other: Path, tiny_models, method: str):
-    apart = Plan(made(method, **{"select.llm.model": str(other)}))
-    alone, both = Plan(made(method)), Plan(made(method, **{"llm.model": str(other)}))
+def test_one_model_chooses_and_another_answers(made, other: Path, tiny_models):
+    apart = Plan(made("query_likelihood", **{"select.llm.model": str(other)}))
+    alone = Plan(made("query_likelihood"))
+    both = Plan(made("query_likelihood", **{"llm.model": str(other)}))
     assert scores(apart) == scores(both) != scores(alone)
     answers = [plan.answered for plan in (apart, alone, both)]
     answering = [stage.needs["generate"].needs["llm"].key for stage in answers if stage is not None]

@@ -184,7 +184,7 @@ def test_an_answer_goes_on_after_another_document(llm, write):
 @pytest.mark.parametrize("method", [generate.Replug(), generate.IcRalm(stride=3)])
 def test_answers_end_before_a_stop_string_and_strides_end_with_them(llm, write, method: Any):
     def answered(stop: tuple[str, ...], told: dict[int, str], tally: Tally) -> list[str]:
-        made = method.slot(tally, llm=llm, max_new_tokens=30, seed=0, stop=stop)
+        made = method.slot(tally, llm=llm, max_new_tokens=12, seed=0, stop=stop)
         answers = made(EXAMPLES, RANKINGS, write, on_batch=lambda i, texts: told.update(zip(i, texts)))
         return [answer.text for answer in answers]
 

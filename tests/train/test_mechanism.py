@@ -26,9 +26,8 @@ def test_the_papers_fusion_does_not():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("layers", "seed"), [(0, 1), (1, 2)])
-def test_match_learns_it_with_other_seeds_and_where_records_see_each_other(layers: int, seed: int):
-    assert share("match", 1.0, seed, 400, num_layers=layers) > OF_ATTAINABLE
+def test_match_learns_it_with_another_seed_and_where_records_see_each_other():
+    assert share("match", 1.0, 2, 400, num_layers=1) > OF_ATTAINABLE
 
 
 @pytest.mark.long

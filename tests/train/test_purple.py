@@ -330,13 +330,12 @@ def test_killed_anywhere_it_ends_the_same_and_asks_nothing_twice(tmp_path: Path)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", [0, 1])
-def test_it_finds_sets_that_are_better_than_the_best_singles(tmp_path: Path, seed: int):
+def test_it_finds_sets_that_are_better_than_the_best_singles(tmp_path: Path):
     """Against the most similar records, and the best single ones by their true worth; new questions."""
-    world, other = World(300, seed), World(300, 100 + seed)
+    world, other = World(300, 0), World(300, 100)
     told = options(num_layers=2, rollouts=8, dropout=0.0, fusion="residual_attention")
     told = dataclasses.replace(told, training=dataclasses.replace(told.training, epochs=8))
-    found = fitted(world, told, tmp_path, seed=seed)
+    found = fitted(world, told, tmp_path, seed=0)
     mine = other.reward(chosen(other, told, found.params))
     users = [str(i) for i in range(len(other))]
     for rival in (other.similar(), other.singles()):

@@ -34,7 +34,7 @@ from pbr_jax.llm.protocol import (
     Mixture,
     PerToken,
     Progress,
-    Prompt,
+    Prompts,
     Sampling,
     Score,
     TooLong,
@@ -86,9 +86,7 @@ class JaxLLM(LocalModel):
         workers = compilation.count()
         return [PrefillEngine(model.apply, params, config, one_core=workers > 1, **_CPU)] * workers
 
-    def generate(
-        self, prompts: Sequence[Prompt], sampling: Sampling, **progress: Unpack[Progress]
-    ) -> list[str]:
+    def generate(self, prompts: Prompts, sampling: Sampling, **progress: Unpack[Progress]) -> list[str]:
         """One continuation for each prompt; see `protocol.LLM.generate`. Equal prompts decoded greedily
         are computed once."""
         requests, errors = self._requests(prompts, sampling)
@@ -197,9 +195,7 @@ class JaxLLM(LocalModel):
 
         return side_by_side([work(worker) for worker in range(len(engines))])
 
-    def score(
-        self, prompts: Sequence[Prompt], targets: Sequence[str], **progress: Unpack[Progress]
-    ) -> list[Score]:
+    def score(self, prompts: Prompts, targets: Sequence[str], **progress: Unpack[Progress]) -> list[Score]:
         """log p(target | prompt); see `protocol.LLM.score`."""
         known, on_batch = dict(progress.get("done") or {}), progress.get("on_batch")
 
@@ -224,7 +220,7 @@ class JaxLLM(LocalModel):
         return bool(tokens) and tokens[-1] in self._codec.stops
 
     def token_scores(
-        self, prompts: Sequence[Prompt], targets: Sequence[str], **progress: Unpack[Progress]
+        self, prompts: Prompts, targets: Sequence[str], **progress: Unpack[Progress]
     ) -> list[PerToken]:
         """log p of every token of each target; see `protocol.TokenLevel`. Logits exist at target positions
         only, and equal pairs are computed once."""

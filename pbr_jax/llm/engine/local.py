@@ -16,7 +16,7 @@ from pbr_jax import options as schema
 from pbr_jax.base import interrupts
 from pbr_jax.base.types import UserError
 from pbr_jax.llm import usage
-from pbr_jax.llm.protocol import Progress, Prompt, Sampling, TooLong, occurrences
+from pbr_jax.llm.protocol import Progress, Prompt, Prompts, Sampling, TooLong, occurrences
 from pbr_jax.llm.stop_strings import cut
 from pbr_jax.llm.tokens import chat
 from pbr_jax.llm.tokens.templates import DATE
@@ -123,7 +123,7 @@ class LocalModel(abc.ABC):
     def num_tokens(self, prompt: Prompt) -> int:
         return self._codec.num_tokens(prompt)
 
-    def _encode(self, prompts: Sequence[Prompt]) -> list[Ids]:
+    def _encode(self, prompts: Prompts) -> list[Ids]:
         encoded = [tuple(self._codec.encode(prompt)) for prompt in prompts]
         for index, ids in enumerate(encoded):
             if not ids:
@@ -132,7 +132,7 @@ class LocalModel(abc.ABC):
         return encoded
 
     def _requests(
-        self, prompts: Sequence[Prompt], sampling: Sampling
+        self, prompts: Prompts, sampling: Sampling
     ) -> tuple[list[tuple[Ids, int]], dict[int, TooLong]]:
         """Each prompt's tokens with the number of its draw, and the errors of prompts that do not fit."""
         check_beams(sampling.num_beams, self._codec.stops, self.vocabulary)
@@ -141,7 +141,7 @@ class LocalModel(abc.ABC):
         return list(zip(ids, occurrences(prompts) if sampling.temperature else [0] * len(ids))), errors
 
     def _pairs(
-        self, prompts: Sequence[Prompt], targets: Sequence[str]
+        self, prompts: Prompts, targets: Sequence[str]
     ) -> tuple[list[tuple[Ids, Ids]], dict[int, TooLong]]:
         """Tokens of each prompt and target, and the errors of pairs that do not fit."""
         check_pairs(prompts, targets)
@@ -226,7 +226,7 @@ def answer_each(
     return [answers[index] for index in range(len(requests))]
 
 
-def check_pairs(prompts: Sequence[Prompt], targets: Sequence[str]) -> None:
+def check_pairs(prompts: Prompts, targets: Sequence[str]) -> None:
     """Raises ValueError unless there is one target for each prompt."""
     if len(prompts) != len(targets):
         raise ValueError(f"{len(prompts)} prompts for {len(targets)} targets; one target each is needed")

@@ -23,7 +23,7 @@ from pbr_jax.llm.engine.local import AnswerBatches, Ids, LocalModel, Request, an
 from pbr_jax.llm.engine.prefill import padded
 from pbr_jax.llm.engine.sampling import Choice, SamplingArrays, arrays, choose
 from pbr_jax.llm.engine.workers import shared_out
-from pbr_jax.llm.protocol import Progress, Prompt, Sampling, Score
+from pbr_jax.llm.protocol import Progress, Prompts, Sampling, Score
 from pbr_jax.losses.language_model import token_cross_entropy
 from pbr_jax.models import adapter_file, t5
 from pbr_jax.models.sharding import copied
@@ -66,9 +66,7 @@ class T5LLM(LocalModel):
     def context(self) -> int:
         return self._wanted_context or t5.read_config(self._path).context
 
-    def generate(
-        self, prompts: Sequence[Prompt], sampling: Sampling, **progress: Unpack[Progress]
-    ) -> list[str]:
+    def generate(self, prompts: Prompts, sampling: Sampling, **progress: Unpack[Progress]) -> list[str]:
         """One answer for each prompt. Equal prompts are computed once, unless they are sampled."""
         requests, errors = self._requests(prompts, sampling)
         choice, drawing = arrays(self._codec.stops, sampling)
@@ -85,9 +83,7 @@ class T5LLM(LocalModel):
 
         return answer_each(requests, errors, compute, progress)
 
-    def score(
-        self, prompts: Sequence[Prompt], targets: Sequence[str], **progress: Unpack[Progress]
-    ) -> list[Score]:
+    def score(self, prompts: Prompts, targets: Sequence[str], **progress: Unpack[Progress]) -> list[Score]:
         """log p(target | prompt), teacher-forced, without the end token. Equal pairs are computed once."""
         pairs, errors = self._pairs(prompts, targets)
 

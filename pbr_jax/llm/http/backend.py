@@ -25,6 +25,7 @@ from pbr_jax.llm.protocol import (
     BadAnswer,
     Progress,
     Prompt,
+    Prompts,
     Sampling,
     Score,
     TooLong,
@@ -121,9 +122,7 @@ class HTTPLLM:
     def num_tokens(self, prompt: Prompt) -> int:
         return self._codec.num_tokens(prompt) if self._codec else self.count(self.render(prompt))
 
-    def generate(
-        self, prompts: Sequence[Prompt], sampling: Sampling, **progress: Unpack[Progress]
-    ) -> list[str]:
+    def generate(self, prompts: Prompts, sampling: Sampling, **progress: Unpack[Progress]) -> list[str]:
         """One continuation for each prompt; see `protocol.LLM.generate`.
 
         Equal prompts are sent once where nothing is sampled; else the n-th of them has `seed + n`. An answer
@@ -150,9 +149,7 @@ class HTTPLLM:
         most = self._config.max_failed * len(prompts)
         return self._each(list(zip(map(json.dumps, prompts), numbers)), late, ask, progress, most)
 
-    def score(
-        self, prompts: Sequence[Prompt], targets: Sequence[str], **progress: Unpack[Progress]
-    ) -> list[Score]:
+    def score(self, prompts: Prompts, targets: Sequence[str], **progress: Unpack[Progress]) -> list[Score]:
         """log p(target | prompt); see `protocol.LLM.score`. Equal pairs are sent once, empty targets never.
 
         Raises UserError where `llm.log_probs` or `llm.tokenizer` is not set, or the server gives other

@@ -13,10 +13,9 @@ from typing import Any, Literal
 import numpy as np
 
 from pbr_jax.base.files import write_text
-from pbr_jax.corpus.search import Kind, Search
+from pbr_jax.corpus.search import Kind
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Bound, Node, Slot, builds_nodes
-from pbr_jax.index import Matrix
 from pbr_jax.methods.expand.none import Nothing
 from pbr_jax.options import Learner
 from pbr_jax.pipeline import RetrieveSlot, Tally
@@ -56,17 +55,9 @@ class Centred(Learner, Searching):
         }
 
     def slot(
-        self,
-        tally: Tally,
-        *,
-        state: Path,
-        store: Store,
-        encoder: TextEncoder,
-        embeddings: Matrix,
-        shared: Search | None = None,
-        expand: Bound | None = None,
+        self, tally: Tally, *, state: Path, expand: Bound | None = None, **searched: Any
     ) -> RetrieveSlot:
-        return search(store, encoder, embeddings, self.k, _centring(_read(state)), shared, names=self.names)
+        return search(k=self.k, personalize=_centring(_read(state)), names=self.names, **searched)
 
     def observe(
         self, block: Any, *, store: Store, encoder: TextEncoder, expand: Bound | None = None, **values: Any

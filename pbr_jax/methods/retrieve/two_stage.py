@@ -148,15 +148,12 @@ class TwoStage(Searching):
         count = int(searched.clusters.max(initial=-1)) + 1
         if self.top_clusters is None or count <= self.top_clusters:
             return np.ones(len(searched.rows), bool)
-        order = np.argsort(-self._nearness(query, searched, tokens), kind="stable")
+        # MaxSim with a single vector is a cosine with the sum of the query's.
+        nearness = unit(centroids(tokens.means[searched.rows], searched.clusters)) @ query.sum(0)
+        order = np.argsort(-nearness, kind="stable")
         held = np.cumsum(np.bincount(searched.clusters, minlength=count)[order])
         enough = int(np.searchsorted(held, min(self.k, held[-1]))) + 1
         return np.isin(searched.clusters, order[: max(self.top_clusters, enough)])
-
-    def _nearness(self, query: np.ndarray, searched: "_Searched", tokens: Documents) -> np.ndarray:
-        """How near each cluster's centroid is to the query [c]."""
-        # MaxSim with a single vector is a cosine with the sum of the query's.
-        return unit(centroids(tokens.means[searched.rows], searched.clusters)) @ query.sum(0)
 
     def _scores(
         self,
