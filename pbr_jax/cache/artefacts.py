@@ -198,12 +198,7 @@ def _is_standing(name: str, path: Path, log: Log | None) -> bool:
 
 
 def _made(
-    name: str,
-    key: Mapping[str, Any],
-    make: Callable[[Path], None],
-    path: Path,
-    log: Log | None,
-    label: str,
+    name: str, key: Mapping[str, Any], make: Callable[[Path], None], path: Path, log: Log | None, label: str
 ) -> Artefact:
     if label:
         terminal.err(f"{label} ...")

@@ -29,10 +29,7 @@ _TEXTS, _LENGTH = 3, 300  # questions with the largest gains, and losses; charac
 
 
 def check(
-    what: str | Path | Config,
-    out: str | Path,
-    minutes: float = 10.0,
-    price: Sequence[float] | None = None,
+    what: str | Path | Config, out: str | Path, minutes: float = 10.0, price: Sequence[float] | None = None
 ) -> Verdict:
     """Tests whether users' own history helps, on as many questions as `minutes` allow.
 

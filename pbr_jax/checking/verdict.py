@@ -133,10 +133,7 @@ class Verdict:
 
 
 def verdict(
-    folders: Mapping[str, Path],
-    store: Store,
-    answered: Mapping[str, Path] | None = None,
-    look: Look = ONCE,
+    folders: Mapping[str, Path], store: Store, answered: Mapping[str, Path] | None = None, look: Look = ONCE
 ) -> Verdict:
     """The verdict on the runs of one sample; `store` holds its questions with their histories, `answered`
     are the runs that wrote answers, where there are any."""

@@ -196,14 +196,7 @@ def _table(found: Verdict) -> Table:
 
 
 def _measures(some: Sequence[Measure], confidence: float) -> Table:
-    header = [
-        "measure",
-        "questions",
-        "no documents",
-        NAMES[CHOSEN],
-        "gain",
-        "gain over one other user's",
-    ]
+    header = ["measure", "questions", "no documents", NAMES[CHOSEN], "gain", "gain over one other user's"]
     lines = [
         [
             one.name,

@@ -41,10 +41,7 @@ class Writer:
     """Writes to an open database, inside a transaction of the caller's; `finish` comes last."""
 
     def __init__(
-        self,
-        connection: sqlite3.Connection,
-        document_target: str | None = None,
-        corpus: Corpus | None = None,
+        self, connection: sqlite3.Connection, document_target: str | None = None, corpus: Corpus | None = None
     ) -> None:
         self._sql = connection
         self._codes: dict[str, int] = {}

@@ -154,11 +154,7 @@ def _expected(name: str) -> str:
 
 READERS = {
     name: Reader(
-        task="open_qa",
-        expected=_expected(name),
-        layout=_layout,
-        examples=_examples,
-        question_users=True,
+        task="open_qa", expected=_expected(name), layout=_layout, examples=_examples, question_users=True
     )
     for name in _SETS
 }

@@ -12,17 +12,7 @@ from pbr_jax.eval import dialogue
 from pbr_jax.eval.metrics import LOWER_IS_BETTER, plain_mean, text_metric, within_range
 from pbr_jax.eval.render import Block, Paragraph
 from pbr_jax.eval.runs import Record, Row, Run, confidence_of, seeds_of, setting
-from pbr_jax.eval.significance import (
-    FEW,
-    FEWEST,
-    POWER,
-    Column,
-    Difference,
-    Finish,
-    estimates,
-    holm,
-    mcnemar,
-)
+from pbr_jax.eval.significance import FEW, FEWEST, POWER, Column, Difference, Finish, estimates, holm, mcnemar
 
 ABSENT = "–"
 """What stands where there is nothing to say."""

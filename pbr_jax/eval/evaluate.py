@@ -62,13 +62,7 @@ def by_block(columns: list[Scores], blocks: np.ndarray, kept: list[int]) -> list
 
 
 def intervals_of(
-    columns: list[Scores],
-    users: list[str],
-    rows: np.ndarray,
-    *,
-    resamples: int,
-    confidence: float,
-    seed: int,
+    columns: list[Scores], users: list[str], rows: np.ndarray, *, resamples: int, confidence: float, seed: int
 ) -> dict[str, tuple[float, float]]:
     """All metrics over these examples, on the same draws."""
     over = [Column(column.finish, [column.statistics[rows]]) for column in columns]

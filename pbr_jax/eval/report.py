@@ -18,9 +18,7 @@ from pbr_jax.eval.render import Block, Heading, Page, Paragraph
 from pbr_jax.eval.run_files import folders_of, left_out, unfinished
 from pbr_jax.eval.runs import Run, order, over, read_run, table_rows
 from pbr_jax.eval.section import Section, details, headline_metrics, warnings
-from pbr_jax.eval.tables import (
-    values,
-)
+from pbr_jax.eval.tables import values
 
 __all__ = ["FORMATS", "headline_metrics", "report"]
 

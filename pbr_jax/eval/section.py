@@ -7,13 +7,7 @@ from functools import cached_property
 from pbr_jax.base.types import UserError
 from pbr_jax.eval.differences import ABSENT, differences, needs_texts, obstacles, paired, same_variant
 from pbr_jax.eval.render import Block, Paragraph, Table
-from pbr_jax.eval.runs import (
-    SEEDS,
-    Row,
-    Run,
-    near_targets,
-    without_near_targets,
-)
+from pbr_jax.eval.runs import SEEDS, Row, Run, near_targets, without_near_targets
 from pbr_jax.eval.significance import Difference
 from pbr_jax.eval.tables import (
     by_block,

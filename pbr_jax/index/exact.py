@@ -148,12 +148,7 @@ def _merge_block(
 
 
 def _best_of_shard(
-    queries: Float[Array, "q d"],
-    vectors: Float[Array, "n d"],
-    filled: Int[Array, ""],
-    *,
-    k: int,
-    axis: str,
+    queries: Float[Array, "q d"], vectors: Float[Array, "n d"], filled: Int[Array, ""], *, k: int, axis: str
 ) -> tuple[Float[Array, "q k"], Int[Array, "q k"]]:
     """One device's best rows, counted within the block."""
     scores = jnp.einsum("qd,nd->qn", queries, vectors, precision=lax.Precision.HIGHEST)

@@ -75,12 +75,7 @@ def neighbour_graph(
 
 
 def page_rank(
-    graph: Graph,
-    restart: Float[Array, " n"],
-    *,
-    damping: float,
-    iterations: int,
-    tolerance: float,
+    graph: Graph, restart: Float[Array, " n"], *, damping: float, iterations: int, tolerance: float
 ) -> Float[Array, " n"]:
     """The stationary distribution of a random walk with restart probability `1 - damping` (PBR, Eq. 9).
 

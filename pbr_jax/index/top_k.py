@@ -31,10 +31,7 @@ def top_k(scores: Float[Array, "*b n"], k: int) -> tuple[Float[Array, "*b {k}"],
     values, rows = lax.optimization_barrier(values), lax.optimization_barrier(rows)
     rows = jnp.where(values == -jnp.inf, -1, rows)
     pad = [(0, 0)] * (scores.ndim - 1) + [(0, max(k - n, 0))]
-    return (
-        jnp.pad(values, pad, constant_values=-jnp.inf),
-        jnp.pad(rows, pad, constant_values=-1),
-    )
+    return (jnp.pad(values, pad, constant_values=-jnp.inf), jnp.pad(rows, pad, constant_values=-1))
 
 
 def top_positions(scores: Float[np.ndarray, " n"], k: int) -> Int[np.ndarray, " m"]:

@@ -1,18 +1,9 @@
 """Losses: pure functions of arrays. Each returns one value per example or token, without reduction."""
 
-from pbr_jax.losses.contrastive import (
-    encode_in_chunks,
-    info_nce,
-    nt_xent,
-    symmetric_info_nce,
-)
+from pbr_jax.losses.contrastive import encode_in_chunks, info_nce, nt_xent, symmetric_info_nce
 from pbr_jax.losses.distillation import kl_distillation
 from pbr_jax.losses.language_model import token_cross_entropy
-from pbr_jax.losses.margin import (
-    margin_mse,
-    rank_weighted_margin,
-    triplet,
-)
+from pbr_jax.losses.margin import margin_mse, rank_weighted_margin, triplet
 from pbr_jax.losses.policy_gradient import (
     grpo,
     leave_one_out,
@@ -21,11 +12,7 @@ from pbr_jax.losses.policy_gradient import (
     sample_plackett_luce,
     z_scored,
 )
-from pbr_jax.losses.reduction import (
-    masked_log_softmax,
-    masked_logsumexp,
-    masked_mean,
-)
+from pbr_jax.losses.reduction import masked_log_softmax, masked_logsumexp, masked_mean
 
 __all__ = [
     "encode_in_chunks",

@@ -315,10 +315,7 @@ def _norm_rules(tensor: str, path: str) -> dict[str, Rule]:
 
 def dense_rules(tensor: str, path: str) -> dict[str, Rule]:
     """Rules that map weight and bias of a torch `Linear`, whose name matches this pattern, to parameters."""
-    return {
-        tensor + r"\.weight": Rule(f"{path}/kernel", transpose),
-        tensor + r"\.bias": Rule(f"{path}/bias"),
-    }
+    return {tensor + r"\.weight": Rule(f"{path}/kernel", transpose), tensor + r"\.bias": Rule(f"{path}/bias")}
 
 
 _POSITIONS = _PREFIX + r"embeddings\.position_embeddings\.weight"

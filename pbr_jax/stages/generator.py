@@ -95,7 +95,7 @@ def weights(run: Run) -> Stage:
     asked = Questions(sample=limit, seed=0 if limit is None else run.config.seed)
     model = run.config.llm.model
     needs: dict[str, Node] = {
-        "model": Value("weights", (model,), {}, locate, identity=lambda: fingerprint(locate(model))),
+        "model": Value("weights", (model,), {}, locate, identity=lambda: fingerprint(locate(model)))
     }
     if run.training is None or options.learns() != "apart":
         # What the pipeline finds depends on who is evaluated: their documents may be borrowed from.

@@ -188,13 +188,7 @@ def _model(options: UserEncoder, encoder: TextEncoder) -> UserTransformerConfig:
 
 
 def _train(
-    folder: Path,
-    options: UserEncoder,
-    seed: int,
-    *,
-    store: Store,
-    embeddings: Matrix,
-    encoder: TextEncoder,
+    folder: Path, options: UserEncoder, seed: int, *, store: Store, embeddings: Matrix, encoder: TextEncoder
 ) -> None:
     if is_saved(folder):
         return

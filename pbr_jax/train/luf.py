@@ -144,10 +144,7 @@ def _put(arrays: dict[str, np.ndarray], q: int, count: int, **values: np.ndarray
 
 
 def losses(
-    queries: Float[Array, "b d"],
-    documents: Float[Array, "c d"],
-    batch: dict[str, Array],
-    loss: LUFLoss,
+    queries: Float[Array, "b d"], documents: Float[Array, "c d"], batch: dict[str, Array], loss: LUFLoss
 ) -> Float[Array, "b"]:
     """The weighted sum of Eq. 2, 3 and 4 for each question; 0 for a question without usable labels.
 

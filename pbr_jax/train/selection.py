@@ -28,12 +28,7 @@ class HeldOut(NamedTuple):
 
 
 def divided(
-    feedback: Sequence[Feedback],
-    user_ids: Sequence[str] | None,
-    *,
-    share: float,
-    least: float,
-    seed: int,
+    feedback: Sequence[Feedback], user_ids: Sequence[str] | None, *, share: float, least: float, seed: int
 ) -> HeldOut:
     """Holds questions out by users, drawn by the seed.
 

@@ -277,13 +277,7 @@ class Engine(base.Engine):
     # -- reading ---------------------------------------------------------------------------------------
 
     def search(
-        self,
-        queries: Float[np.ndarray, "q d"],
-        k: int,
-        where: str,
-        within: int,
-        *,
-        probes: int | None = None,
+        self, queries: Float[np.ndarray, "q d"], k: int, where: str, within: int, *, probes: int | None = None
     ) -> Found:
         """The `k` rows of highest dot product for which `where` holds, a condition in SQL on the columns.
 

@@ -30,16 +30,7 @@ from pbr_jax.llm.engine.local import (
 from pbr_jax.llm.engine.prefill import PrefillEngine
 from pbr_jax.llm.engine.sampling import arrays
 from pbr_jax.llm.engine.workers import shared_out, side_by_side
-from pbr_jax.llm.protocol import (
-    Mixture,
-    PerToken,
-    Progress,
-    Prompts,
-    Sampling,
-    Score,
-    TooLong,
-    Watch,
-)
+from pbr_jax.llm.protocol import Mixture, PerToken, Progress, Prompts, Sampling, Score, TooLong, Watch
 from pbr_jax.llm.stop_strings import is_settled
 from pbr_jax.models import adapter_file, causal_lm
 from pbr_jax.models.causal_lm_config import CausalLMConfig

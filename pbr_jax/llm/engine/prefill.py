@@ -249,14 +249,7 @@ def forward(
 def _extend(apply: Callable[..., causal_lm.Output], one_core: bool) -> Any:
     """Reads a batch and writes its keys and values into the pool, packed, from slot `offset` on."""
 
-    def extend(
-        params: Params,
-        pool: Pool,
-        inputs: Inputs,
-        offset: Int[Array, ""],
-        *,
-        tokens: int,
-    ) -> Pool:
+    def extend(params: Params, pool: Pool, inputs: Inputs, offset: Int[Array, ""], *, tokens: int) -> Pool:
         output, _, _ = forward(apply, params, pool, inputs, tokens)
         (real,) = jnp.nonzero(inputs.positions.reshape(-1) >= 0, size=tokens, fill_value=0)
 

@@ -108,14 +108,7 @@ def _joined(batch: PrefillBatch, mass: Sequence[np.ndarray], row: int, length: i
 
 @functools.lru_cache(maxsize=8)
 def _masses(apply: Callable[..., causal_lm.Output], one_core: bool) -> Any:
-    def run(
-        params: Params,
-        pool: Pool,
-        inputs: Inputs,
-        watched: Float[Array, "b t"],
-        *,
-        tokens: int,
-    ) -> Any:
+    def run(params: Params, pool: Pool, inputs: Inputs, watched: Float[Array, "b t"], *, tokens: int) -> Any:
         return forward(apply, params, pool, inputs, tokens, watched=watched)[0].mass
 
     return compilation.compiled(run, one_core, static_argnames="tokens")

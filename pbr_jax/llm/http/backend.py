@@ -55,10 +55,7 @@ class HTTPLLM:
     """
 
     def __init__(
-        self,
-        config: schema.LLM,
-        *,
-        pause: Callable[[threading.Event, float], object] = threading.Event.wait,
+        self, config: schema.LLM, *, pause: Callable[[threading.Event, float], object] = threading.Event.wait
     ):
         """`pause` is how a failed request waits for its next try; see `client.Client`."""
         self._config = config

@@ -209,8 +209,7 @@ def _joined(content: Any) -> str:
             continue
         if not isinstance(text, str):
             raise BadAnswer(
-                "no_text",
-                f"an answer has a part of type {kind!r:.40}, want texts; see the server's log",
+                "no_text", f"an answer has a part of type {kind!r:.40}, want texts; see the server's log"
             )
         texts.append(_whole_characters(text))
     return "".join(texts)

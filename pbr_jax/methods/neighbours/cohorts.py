@@ -296,10 +296,7 @@ def _measured(vectors: np.ndarray, labels: np.ndarray) -> dict[str, int | float]
         "largest_cluster": int(np.bincount(labels[inside]).max(initial=0)),
     }
     if inside.mean() < 0.5:
-        tell(
-            "cohorts",
-            f"{(~inside).sum()} of {len(labels)} users are in no cluster; see neighbours.noise",
-        )
+        tell("cohorts", f"{(~inside).sum()} of {len(labels)} users are in no cluster; see neighbours.noise")
     return {name: value for name, value in values.items() if value is not None}
 
 

@@ -152,11 +152,7 @@ class Fused(Retrieve):
         return retrieve
 
     def one(
-        self,
-        found: Mapping[str, Ranking],
-        users: Sequence[Neighbour],
-        share: Sequence[float],
-        pool: bool,
+        self, found: Mapping[str, Ranking], users: Sequence[Neighbour], share: Sequence[float], pool: bool
     ) -> Ranking:
         """The best of one question's candidates by the sum of what the parts' rankings say of them.
 
