@@ -213,11 +213,4 @@ def test_what_a_late_stage_would_refuse_is_refused_before_the_first(
     with pytest.raises(UserError, match=r"encoder\.normalize auto; the candidates that it learns from"):
         run(dot, tmp_path / "out")
     made = {path.name for path in (tmp_path / "cache").glob("*") if path.is_dir()}
-    assert not made & {
-        "embed",
-        "vectors",
-        "rank",
-        "feedback",
-        "user_encoder",
-        "purple",
-    }
+    assert not made & {"embed", "vectors", "rank", "feedback", "user_encoder", "purple"}

@@ -9,8 +9,7 @@ from pbr_jax.corpus.store import Held
 
 # of texts of 4 characters; at 8 a third one empties what is held
 @pytest.mark.parametrize(
-    ("most", "reads"),
-    [(100, [[3, 1], [2]]), (8, [[3, 1], [2], [1], [3]]), (0, [[3, 1], [2, 3], [1], [3]])],
+    ("most", "reads"), [(100, [[3, 1], [2]]), (8, [[3, 1], [2], [1], [3]]), (0, [[3, 1], [2, 3], [1], [3]])]
 )
 def test_documents_are_read_once_until_they_are_too_many(most: int, reads: list[list[int]]):
     asked: list[list[int]] = []

@@ -71,10 +71,7 @@ def test_a_bad_list_is_one_clear_line(tmp_path: Path, content: bytes, message: s
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (
-            b'{"id": 1}\n{"id": ',
-            "line 2 (record 1): malformed or truncated JSON (Expecting value at",
-        ),
+        (b'{"id": 1}\n{"id": ', "line 2 (record 1): malformed or truncated JSON (Expecting value at"),
         (b'{"id": "\xff"}', "line 1 (record 0): found bytes that are not UTF-8"),
         (b'{"id": 1}\n[1]', "record 1: found a list, wanted an object"),
     ],

@@ -54,10 +54,7 @@ QUOTED = {  # query and text in CFRAG's form, where they are not as above
         "'description': 'Two friends.' 'tag': 'comedy'",
     ),
     "lamp_4": ("'text': 'A storm: came'", "'text': 'It rained.' 'title': 'Rain'"),
-    "lamp_5": (
-        "'abstract': 'We study paper: the material'",
-        "'abstract': 'Trees grow.' 'title': 'On trees'",
-    ),
+    "lamp_5": ("'abstract': 'We study paper: the material'", "'abstract': 'Trees grow.' 'title': 'On trees'"),
 }
 
 

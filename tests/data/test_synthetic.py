@@ -65,8 +65,7 @@ def test_the_readers_take_it(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [{"users": 0}, {"cohorts": 0}, {"follow": 1.2}, {"newcomers": 0.8, "cold": 0.4}],
+    "arguments", [{"users": 0}, {"cohorts": 0}, {"follow": 1.2}, {"newcomers": 0.8, "cold": 0.4}]
 )
 def test_impossible_worlds_are_named(tmp_path, arguments):
     with pytest.raises(UserError, match=next(iter(arguments))):

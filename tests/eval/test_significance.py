@@ -9,14 +9,7 @@ import pytest
 from scipy import stats
 
 from pbr_jax.eval.metrics import plain_mean, text_metric
-from pbr_jax.eval.significance import (
-    Column,
-    estimates,
-    holm,
-    mcnemar,
-    paired_difference,
-    resampled_means,
-)
+from pbr_jax.eval.significance import Column, estimates, holm, mcnemar, paired_difference, resampled_means
 
 COVERAGE = Path(__file__).parents[2] / "benchmarks" / "coverage.py"
 

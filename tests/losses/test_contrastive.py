@@ -11,12 +11,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from pbr_jax.losses import contrastive
-from pbr_jax.losses.contrastive import (
-    encode_in_chunks,
-    info_nce,
-    nt_xent,
-    symmetric_info_nce,
-)
+from pbr_jax.losses.contrastive import encode_in_chunks, info_nce, nt_xent, symmetric_info_nce
 
 Q, C, D = 4, 6, 5
 RANDOM = np.random.default_rng(0)

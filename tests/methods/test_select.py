@@ -51,10 +51,7 @@ def test_top_k_orders_by_score_and_keeps_ties():
     assert chosen([]) == []
 
 
-@pytest.mark.parametrize(
-    ("own", "wanted"),
-    [(0, [1, 2, 4]), (1, [0, 1, 2]), (2, [0, 1, 3]), (3, [0, 1, 3])],
-)
+@pytest.mark.parametrize(("own", "wanted"), [(0, [1, 2, 4]), (1, [0, 1, 2]), (2, [0, 1, 3]), (3, [0, 1, 3])])
 def test_so_many_of_the_first_k_are_the_users_own(own: int, wanted: list[int]):
     """The user has two documents; what is missing others fill."""
     found = chosen(ranking("me", "a", "b", "me", "a"), k=3, own=own)

@@ -12,13 +12,7 @@ import transformers
 
 from pbr_jax.base.types import UserError
 from pbr_jax.models import bert
-from pbr_jax.models.dual_encoder import (
-    DualEncoderConfig,
-    Tokens,
-    dual_encoder,
-    from_bert,
-    personalize,
-)
+from pbr_jax.models.dual_encoder import DualEncoderConfig, Tokens, dual_encoder, from_bert, personalize
 
 SIZES: dict[str, Any] = dict(
     vocab_size=30, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=12,

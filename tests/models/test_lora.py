@@ -264,11 +264,7 @@ def test_an_adapter_of_another_kind_is_one_clear_line(llama, tmp_path: Path, fie
 def test_an_adapter_of_another_model_is_one_clear_line(llama, flan, tmp_path: Path):
     _, params, _ = causal_lm.load(llama[0])
     _, other, config = t5.load(flan[0])
-    folder = written(
-        tmp_path / "a",
-        random_adapter(other, targets=("query",)),
-        t5.modules(config),
-    )
+    folder = written(tmp_path / "a", random_adapter(other, targets=("query",)), t5.modules(config))
     with pytest.raises(UserError, match="which the model has no map for; want an adapter of the model"):
         adapter_file.read(folder, causal_lm.MODULES, params)
     with pytest.raises(UserError, match=r"found no adapter_config\.json, want a folder that PEFT saved"):

@@ -15,13 +15,7 @@ from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_torch
 
 from pbr_jax.base.types import UserError
-from pbr_jax.models.pretrained import (
-    EMBEDDED,
-    Tensors,
-    fingerprint,
-    locate,
-    read_tensors,
-)
+from pbr_jax.models.pretrained import EMBEDDED, Tensors, fingerprint, locate, read_tensors
 
 
 def one_line(error: pytest.ExceptionInfo[UserError]) -> str:

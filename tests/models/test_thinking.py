@@ -23,10 +23,7 @@ FAMILIES = {  # what opens, and what closes
     "Kimi": ("◁think▷", "◁/think▷"),
     "MedGemma": ("<unused94>thought", "<unused95>"),
     "Gemma 4": ("<|channel>thought", "<channel|>"),
-    "gpt-oss": (
-        "<|channel|>analysis<|message|>",
-        "<|end|><|start|>assistant<|channel|>final<|message|>",
-    ),
+    "gpt-oss": ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
     "gpt-oss, commentary": ("<|channel|>commentary to=user<|message|>", "<|channel|>final<|message|>"),
 }
 

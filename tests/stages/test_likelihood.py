@@ -17,11 +17,7 @@ from pbr_jax.llm import load
 from pbr_jax.options import LLM
 from pbr_jax.stages import language_model
 
-HISTORIES = {
-    "ann": ["i love tea", "tea and cats", "cats about"],
-    "bob": ["football that day"],
-    "cyd": [],
-}
+HISTORIES = {"ann": ["i love tea", "tea and cats", "cats about"], "bob": ["football that day"], "cyd": []}
 
 pytestmark = pytest.mark.usefixtures("fresh_cache")
 

@@ -123,10 +123,7 @@ def test_lucenes_idf_scores_as_in_bm25s(texts, query):
 
 
 @given(profiles, words)
-@case(
-    ["printer toner", "lunch noon"],
-    "toner",
-)  # in half of the texts
+@case(["printer toner", "lunch noon"], "toner")  # in half of the texts
 @case(["note printer", "note printer", "note printer", "note heating"], "printer")  # in most of them
 @case(["tea"], "tea")
 def test_a_text_with_a_word_of_the_query_is_above_those_without(texts, query):

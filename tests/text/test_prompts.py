@@ -446,11 +446,7 @@ def test_labels_are_their_own_answers():
 # --- how many documents stand in it ------------------------------------------------------------------
 
 
-@given(
-    sizes=st.lists(st.integers(1, 40), max_size=6),
-    max_tokens=st.integers(1, 200),
-    gamma=st.floats(0, 1),
-)
+@given(sizes=st.lists(st.integers(1, 40), max_size=6), max_tokens=st.integers(1, 200), gamma=st.floats(0, 1))
 def test_it_says_how_many_of_the_first_documents_stand_in_the_prompt(sizes, max_tokens: int, gamma: float):
     found = written([article(i, n) for i, n in enumerate(sizes)], max_tokens=max_tokens, gamma=gamma)
     content = found.messages[-1]["content"]

@@ -26,8 +26,5 @@ def test_going_on_drops_what_lies_after_the_checkpoint(tmp_path: Path):
 
 
 def test_a_loss_that_is_not_finite_stops_the_training(tmp_path: Path):
-    with (
-        pytest.raises(UserError, match="loss of step 3 is nan"),
-        Metrics(tmp_path) as metrics,
-    ):
+    with pytest.raises(UserError, match="loss of step 3 is nan"), Metrics(tmp_path) as metrics:
         metrics.add(3, {"loss": float("nan")})

@@ -220,10 +220,7 @@ def test_messages_are_joined_by_blank_lines(llm):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (
-            lambda m: m.generate(["a" * 48], Sampling(7)),
-            r"prompt 0 has 49 tokens, .* 48; lower prompt\.max",
-        ),
+        (lambda m: m.generate(["a" * 48], Sampling(7)), r"prompt 0 has 49 tokens, .* 48; lower prompt\.max"),
         (
             lambda m: m.generate(["a"], Sampling(49)),
             r"followed by 49 tokens.* lower generate\.max_new_tokens",

@@ -86,10 +86,7 @@ DRIPS: dict[str, Callable[[], Iterator[bytes]]] = {
 @pytest.mark.parametrize("name", DRIPS)
 def test_a_server_that_drips_is_left_when_the_time_is_over(name):
     start = time.monotonic()
-    with (
-        raw_server(DRIPS[name]) as url,
-        pytest.raises(UserError, match=r"within 1 s, after 2 tries"),
-    ):
+    with raw_server(DRIPS[name]) as url, pytest.raises(UserError, match=r"within 1 s, after 2 tries"):
         client(retries=1).post(url, {}, GOING)
     assert time.monotonic() - start < 20  # it would drip for a minute and more
 

@@ -78,13 +78,7 @@ def test_a_rewrite_takes_the_querys_place(slot, world, examples):
 
 @pytest.mark.parametrize(
     ("method", "answer"),
-    [
-        ("hyde", ""),
-        ("query2doc", "<think>well"),
-        ("query2term", "  "),
-        ("cot", " \n"),
-        ("rewrite", '""'),
-    ],
+    [("hyde", ""), ("query2doc", "<think>well"), ("query2term", "  "), ("cot", " \n"), ("rewrite", '""')],
 )
 def test_an_unreadable_answer_leaves_the_query_and_is_counted(slot, world, examples, method, answer):
     resources = world(Scripted(lambda prompt: answer))

@@ -275,10 +275,7 @@ def test_bad_input_is_told_in_one_line(squad, tmp_path: Path):
         ({"stream.size": None, "stream.order": "released"}, "luf, which learns from a stream"),
         ({"retrieve.update.accumulate": 2}, r"retrieve\.update\.accumulate is 2, and LUF's loss comp"),
         ({"retrieve.of": (Fused(),)}, r"retrieve\.of has fused, which is made of others itself"),
-        (
-            {"retrieve.of": (BM25(),), "retrieve.remarks": "oracle"},
-            "bm25 of retrieve.of would not",
-        ),
+        ({"retrieve.of": (BM25(),), "retrieve.remarks": "oracle"}, "bm25 of retrieve.of would not"),
     ]:
         with pytest.raises(UserError, match=message) as error:
             Plan(config(luf(), told, **wrong))
