@@ -143,7 +143,7 @@ def test_others_documents_need_collaboration_by_text(tiny_models, tweets: Path, 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["clusterrag", "clusterrag_as_released", "clusterrag_small"])
+@pytest.mark.parametrize("name", ["clusterrag", "clusterrag_small"])
 def test_with_the_reader_that_each_config_tunes(tiny_models, tweets: Path, tmp_path: Path, name: str):
     tuned = load(CONFIGS / f"{name}.py").config.generator.method
     training = {"epochs": 1, "batch_size": 4, "devices": 1, "selection": 0.2}

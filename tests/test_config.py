@@ -1,9 +1,11 @@
 """Config: what a mistake is told, and that a config survives its own JSON."""
 
+import contextlib
 import json
+import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from pbr_jax.config.schema import _REMOVED, entries, values
 from pbr_jax.experiment.plan import Plan
 from pbr_jax.methods import METHODS, retrieve
 from pbr_jax.options import Options
+from pbr_jax.options.base import hints
 
 CONFIGS = sorted(Path(__file__).parents[1].joinpath("configs").rglob("*.py"))
 
@@ -240,3 +243,32 @@ def test_as_released_configs_have_the_values_of_the_released_code():
         training = method.training  # type: ignore[attr-defined]
         assert (training.selection, training.dtype) == (0.0, "bfloat16")
     assert (ropg.encoder.normalize, ropg.retrieve.similarity) == ("no", "dot")  # type: ignore[attr-defined]
+
+
+def below(cls: type[Options]) -> Iterator[type[Options]]:
+    """The package's classes of options."""
+    for own in cls.__subclasses__():
+        yield from below(own)
+        if own.__module__.startswith("pbr_jax."):
+            yield own
+
+
+def test_a_number_outside_of_a_fields_bounds_is_told(monkeypatch: pytest.MonkeyPatch):
+    """For every bound that a class of options names."""
+    outside: set[tuple[type[Options], str, float]] = set()
+
+    def noted(self: Options, name: str, *ends: Any) -> None:
+        numbers = (end + step for end, step in zip(ends, (-1, 1)) if not isinstance(end, str))
+        outside.update((type(self), name, number) for number in numbers)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Options, "at_least", noted)
+        patched.setattr(Options, "between", noted)
+        for cls in below(Options):
+            with contextlib.suppress(TypeError, UserError):  # an abstract one, one with fields to give
+                cls()
+    assert len(outside) > 100
+    for cls, name, end in outside:
+        number = float(end) if "float" in str(hints(cls)[name]) else end
+        with pytest.raises(UserError, match=rf"\b{name} is {re.escape(str(number))}"):
+            cls(**{name: number})

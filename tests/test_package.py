@@ -1,6 +1,8 @@
 """The package as a whole: what importing it costs, and what it never needs."""
 
 import ast
+import doctest
+import importlib
 import random
 import subprocess
 import sys
@@ -8,6 +10,7 @@ import tomllib
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from pbr_jax.methods.select.behind import scaled
 
@@ -54,6 +57,14 @@ print(len(found))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 20
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in SOURCES if " >>> " in path.read_text(encoding="utf-8")], ids=lambda p: p.stem
+)
+def test_the_examples_of_docstrings_hold(path: Path) -> None:
+    module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    assert doctest.testmod(importlib.import_module(module.removesuffix(".__init__"))).failed == 0
 
 
 def test_type_checks_leave_the_global_generator_alone() -> None:

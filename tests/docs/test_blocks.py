@@ -27,7 +27,8 @@ OWN_TESTS = (
 SIZES = {
     "clusterrag.md": {"encoder.max_length": "64"},
     "purple.md": {"select.num_heads": "2", "select.query_tokens": "64"},
-}  # of small models, where a page's config asks for more than they have
+    "tune_a_reader.md": {"limit_training": "24", "generator.training.epochs": "1"},
+}  # of small models, where a page's config asks for more than they have, or trains for long
 
 
 def names(page: Path) -> str:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "import_stream.py"
-SMALL, LARGE = 10, 60  # MB
-MARGIN = 40  # MB: the database's pages, and what allocators keep; the rows of the larger table need 150
+SMALL, LARGE = 10, 40  # MB
+MARGIN = 40  # MB: the database's pages, and what allocators keep; the rows of the larger table need 100
 
 
 @pytest.mark.long

@@ -1,6 +1,5 @@
 """Contrastive losses against double loops, torch, each other, and one device."""
 
-import doctest
 import math
 from typing import Any
 
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from pbr_jax.losses import contrastive
 from pbr_jax.losses.contrastive import encode_in_chunks, info_nce, nt_xent, symmetric_info_nce
 
 Q, C, D = 4, 6, 5
@@ -329,7 +327,3 @@ def test_eight_devices_give_the_loss_and_gradients_of_one(function, sharded):
     eight = both(*sharded(*arrays))
     assert len(eight[1][0].sharding.device_set) == 8
     assert_close(eight, both(*arrays), rtol=1e-5, atol=1e-5)
-
-
-def test_the_examples_of_the_docstrings_hold():
-    assert doctest.testmod(contrastive).failed == 0

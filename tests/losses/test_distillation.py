@@ -1,6 +1,5 @@
 """Distillation against sums in double precision, torch, and what masks must not change."""
 
-import doctest
 import inspect
 from typing import Any
 
@@ -9,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pbr_jax.losses import distillation
 from pbr_jax.losses.distillation import kl_distillation
 
 B, C = 5, 6
@@ -128,7 +126,3 @@ def test_an_unknown_direction_is_refused():
     unchecked: Any = inspect.unwrap(kl_distillation)  # the type checker of the tests would refuse it first
     with pytest.raises(ValueError, match="direction is 'sideways'; want 'forward' or 'reverse'"):
         unchecked(jnp.zeros(2), jnp.zeros(2), direction="sideways")
-
-
-def test_the_example_of_the_docstring_holds():
-    assert doctest.testmod(distillation).failed == 0

@@ -1,6 +1,5 @@
 """Token cross-entropy against a closed form, torch, and what masks must not change."""
 
-import doctest
 from typing import Any
 
 import jax
@@ -8,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pbr_jax.losses import language_model
 from pbr_jax.losses.language_model import token_cross_entropy
 
 LOGITS = np.random.default_rng(0).normal(size=(3, 5, 11)).astype(np.float32) * 3
@@ -54,7 +52,3 @@ def test_nothing_that_counts_gives_zero_with_finite_gradients():
     nothing = np.zeros_like(WHERE)
     assert (loss(where=nothing) == 0).all()
     assert (jax.grad(lambda x: loss(x, where=nothing).sum())(jnp.asarray(LOGITS)) == 0).all()
-
-
-def test_the_example_of_the_docstring_holds():
-    assert doctest.testmod(language_model) == (0, 3)

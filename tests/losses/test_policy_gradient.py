@@ -1,6 +1,5 @@
 """Policy gradients against enumeration of all ordered subsets, and samples against their law."""
 
-import doctest
 import itertools
 from typing import Any
 
@@ -245,7 +244,3 @@ def test_grpo_takes_the_lower_of_the_clipped_and_the_plain_objective():
         np.testing.assert_allclose(found, -advantage * np.array(effective), rtol=1e-5)
         gradient = jax.grad(lambda x, old=old, a=advantages: grpo(x, old, a, clip=0.2).sum())(log_probs)
         np.testing.assert_allclose(gradient, -advantage * ratios * slope, rtol=1e-5)
-
-
-def test_the_examples_of_the_docstrings_hold():
-    assert doctest.testmod(policy_gradient).failed == 0

@@ -255,11 +255,8 @@ def test_a_run_answers_scores_and_asks_nothing_twice(
 @pytest.mark.parametrize(
     ("method", "options", "told"),
     [
-        (generate.Replug, {"tau": 0.0}, "generate.tau is 0.0"),
         (generate.Replug, {"num_beams": 2}, "generate.method replug does not search beams"),
         (generate.IcRalm, {"num_beams": 2}, "generate.method ic_ralm does not search beams"),
-        (generate.IcRalm, {"stride": 0}, "generate.stride is 0"),
-        (generate.IcRalm, {"query": 0}, "generate.query is 0"),
     ],
 )
 def test_options_that_make_no_sense(method: Any, options: dict[str, Any], told: str):

@@ -106,8 +106,6 @@ def test_wrong_options_are_refused_in_a_line():
         select.MMR(of=())
     with pytest.raises(UserError, match=r"select\.of has 2 selections, want one"):
         select.MMR(of=(select.TopK(), select.BM25()))
-    with pytest.raises(UserError, match=r"select\.balance is 1\.5, want a number from 0 to 1"):
-        select.MMR(balance=1.5)
     with pytest.raises(UserError, match=r"select\.of is streamed, which learns from a stream"):
         select.MMR(of=(Streamed(method="streamed"),))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pbr_jax.base.types import Candidate, Document, Example, UserError
+from pbr_jax.base.types import Candidate, Document, Example
 from pbr_jax.corpus.store import Store, build
 from pbr_jax.graph import Bound
 from pbr_jax.methods import select
@@ -67,10 +67,3 @@ def test_undated_documents_have_the_mean_prior():
     np.testing.assert_allclose(half, [1, 0.5, 0.75])
     assert prior(np.full(2, np.nan), 10.0).tolist() == [0, 0]
     assert prior(np.zeros(0), 5.0).tolist() == []
-
-
-def test_wrong_options_are_refused():
-    with pytest.raises(UserError, match=r"select\.half_life is 0\.0, want at least"):
-        select.RecencyPrior(half_life=0.0)
-    with pytest.raises(UserError, match=r"select\.weight is -1"):
-        select.RecencyPrior(weight=-1.0)

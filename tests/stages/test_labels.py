@@ -319,23 +319,6 @@ def test_accuracy_leaves_out_what_is_not_defined():
     assert missed == {**nothing, "label_positive": 0.0, "label_questions": 1}
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"keep": 1.1},
-        {"wrong": 1.1},
-        {"depth": 0},
-        {"judged": 0},
-        {"among": 0},
-        {"positive": -1.0},
-        {"margin": -1.0},
-    ],
-)
-def test_options_that_make_no_sense(wrong: dict[str, Any]):
-    with pytest.raises(UserError, match=rf"retrieve\.labels\.{next(iter(wrong))} is "):
-        Labels(**wrong)
-
-
 def test_what_is_read_of_a_question():
     kinds: tuple[Any, ...] = ("answer", "gold", "self", "random_k", "shuffled", "yes_no", "query_likelihood")
     assert {kind for kind in kinds if Labels(kind=kind).supervised} == {"answer", "gold", "shuffled"}

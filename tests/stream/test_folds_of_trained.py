@@ -132,21 +132,3 @@ def test_a_shuffle_is_a_permutation_of_the_seed_and_the_question():
     assert abs(counts / 200 - 0.2).max() < 0.12  # each place gets each value alike
     assert shuffled(examples[0], 5, 3).tolist() == orders[0].tolist()
     assert any(shuffled(example, 5, 4).tolist() != o for example, o in zip(examples, orders.tolist()))
-
-
-@pytest.mark.long
-def test_eight_devices_train_as_one(tiny_models, tweets: Path, tmp_path: Path):
-    found = []
-    for devices in (1, 8):
-        fields = {**SYSTEMS["ropg"], "retrieve.training.batch_size": 8, "retrieve.training.devices": devices}
-        plan = Plan(config(tiny_models, tweets, **fields))
-        found.append([stage.value for name, stage in stages(plan.last).items() if name[:9] == "retriever"])
-    for one, eight in zip(*found, strict=True):
-        for a, b in zip(walk_leaves(one), walk_leaves(eight), strict=True):
-            np.testing.assert_allclose(a, b, atol=2e-5)
-
-
-def walk_leaves(params: Any) -> list[np.ndarray]:
-    if isinstance(params, dict):
-        return [leaf for name in sorted(params) for leaf in walk_leaves(params[name])]
-    return [np.asarray(params)]
