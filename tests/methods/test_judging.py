@@ -366,5 +366,5 @@ def test_rankgpt_needs_no_more_than_answers(write_tweets):
 
 
 def test_steps_beyond_the_window_are_refused():
-    with pytest.raises(UserError, match="select.step is 30 and select.window 20"):
+    with pytest.raises(UserError, match=r"select\.step is 30 and select\.window 20"):
         select.RankGPT(step=30)
