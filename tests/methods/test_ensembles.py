@@ -255,6 +255,7 @@ def test_a_run_answers_scores_and_asks_nothing_twice(
 @pytest.mark.parametrize(
     ("method", "options", "told"),
     [
+        (generate.Replug, {"tau": 0.0}, "generate.tau is 0.0"),
         (generate.Replug, {"num_beams": 2}, "generate.method replug does not search beams"),
         (generate.IcRalm, {"num_beams": 2}, "generate.method ic_ralm does not search beams"),
     ],
