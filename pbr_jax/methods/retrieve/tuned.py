@@ -17,6 +17,7 @@ import numpy as np
 
 from pbr_jax.base.types import Params, UserError
 from pbr_jax.corpus.search import Kind
+from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node, Stage, Value, builds_nodes
 from pbr_jax.methods.retrieve.dense import Dense
 from pbr_jax.methods.select.distilled import Distilled
