@@ -1,5 +1,5 @@
 """Whether a language model judges users' remarks rightly, alone or beside what is known; and what one user
-who tells lies does to what others find.
+who tells lies, or two who agree on them, do to what others find.
 
     python benchmarks/judgement.py --root XQUAD_FOLDER --questions 40
     python benchmarks/judgement.py --root XQUAD_FOLDER --poison 20
@@ -10,8 +10,9 @@ machine: a wrong one has the answer to another question of the same article. Eac
 `guided` (`remarks.judgement`). A right one has to be judged correct, a wrong one not, and the others may not
 reach the shared store. Not summarised before: it is the judgement that is measured.
 
-The second has one user make wrong claims, which a judge takes all for correct, and searches the questions
-that they are about before and after, with quorum 2 and quorum 1 (LUF as printed).
+The second has users make wrong claims, which a judge takes all for correct, and searches the questions that
+they are about before and after: one account or two, with the same words or a paraphrase by rule, and with
+quorums of 1 (LUF as printed), 2 and 3.
 """
 
 import argparse
@@ -33,6 +34,8 @@ from pbr_jax.remarks.judge import Agent, Script
 from pbr_jax.remarks.log import Remark
 from pbr_jax.stages.simulated import OTHERS, claim
 from pbr_jax.system import System
+
+SAID = "I was reading about this. "
 
 
 class Told(NamedTuple):
@@ -58,7 +61,7 @@ def simulated(examples: Sequence[Example], count: int, seed: int) -> list[Told]:
                 e.target for e in examples if e.unit == example.unit and (e.target or "").lower() not in own
             ]
             answer = draw.choice(pool)
-        said = f"I was reading about this. {claim(example.query, answer or '')}"
+        said = SAID + claim(example.query, answer or "")
         remarks.append(Told(kind, draw.choice(OTHERS) if kind == "other" else said, example))
     return remarks
 
@@ -117,23 +120,45 @@ def recalls(system: System, examples: Sequence[Example]) -> dict[str, float]:
     }
 
 
+ATTACKS = (
+    (1, ("liar",), False),
+    (2, ("liar",), False),
+    (2, ("liar", "liar"), True),
+    (2, ("liar", "friend"), False),
+    (2, ("liar", "friend"), True),
+    (3, ("liar", "friend"), False),
+)
+"""Quorum, who makes each claim, and whether it is made in other words the second time."""
+
+
 def poisoned(config: Config, examples: Sequence[Example], count: int, seed: int) -> None:
-    """Prints what is found of the questions that one user told lies about, and of all."""
+    """Prints what is found of the questions that lies are about, and of all, before and after them."""
     lies = [told for told in simulated(examples, 5 * count // 2, seed) if told.kind == "wrong"][:count]
     believes = Script([{"remark": "", "verdict": "correct", "route": "shared"}])
-    for quorum in (2, 1):
+    asked = {"lied about": [told.example for told in lies], "all": list(examples)}
+    before: dict[str, dict[str, float]] = {}
+    ranked: list[list] = []
+    for quorum, accounts, reworded in ATTACKS:
         system = pbr_jax.open(override(config, {"remarks.quorum": quorum}))
-        asked = {"lied about": [told.example for told in lies], "all": list(examples)}
-        before = {name: recalls(system, some) for name, some in asked.items()}
-        ranked = system.rank(asked["all"])
+        before = before or {name: recalls(system, some) for name, some in asked.items()}
+        ranked = ranked or system.rank(asked["all"])
         for told in lies:
-            system.observe("liar", told.text, judge=believes)
+            for place, account in enumerate(accounts):
+                text = paraphrase(told.text) if reworded and place else told.text
+                system.observe(account, text, judge=believes)
         same = sum(map(_same, ranked, system.rank(asked["all"])))
+        who = f"{len(set(accounts))} account(s){', paraphrased' * reworded}, quorum {quorum}"
         for name, some in asked.items():
             after = recalls(system, some)
             told = ", ".join(f"{n} {before[name][n]:.3f} -> {after[n]:.3f}" for n in after)
-            print(f"quorum {quorum}, {len(lies)} lies, {len(some)} questions {name}: {told}")
-        print(f"quorum {quorum}: {same} of {len(ranked)} rankings have the same ids and scores")
+            print(f"{who}: {len(lies)} lies, {len(some)} questions {name}: {told}")
+        print(f"{who}: {same} of {len(ranked)} rankings have the same ids and scores", flush=True)
+
+
+def paraphrase(text: str) -> str:
+    """The same claim in other words."""
+    asked, answer = text.removeprefix(SAID).removesuffix(".").rsplit(" The answer is ", 1)
+    return f"It is {answer}, as a friend told me when I wanted to know: {asked}"
 
 
 def _same(one: list, other: list) -> bool:
@@ -148,7 +173,7 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--documents", type=int, default=2, help="that are shown to the judge")
-    parser.add_argument("--poison", type=int, metavar="N", help="so many lies of one user instead")
+    parser.add_argument("--poison", type=int, metavar="N", help="so many lies instead")
     parser.add_argument("--model", default=Config().llm.model)
     options = parser.parse_args()
     fields = {
