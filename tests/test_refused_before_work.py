@@ -61,9 +61,9 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "no options": ({"task": CHOICE}, {}, "'dev0' has 0 options"),
     "no question": ({"dev": None}, {}, "found no question in the split dev"),
     "no training question": ({"train": None}, TUNED, "found no question in the split train"),
-    "feedback": ({"train": {"target": None}}, TUNED, "'train0' has no target, and feedback for the retr"),
+    "feedback": ({"train": {"target": None}}, TUNED, "question has a target, and feedback for the"),
     "feedback's labels": ({"task": LABELS, "train": third(target="x")}, TUNED, "'train2': found the target"),
-    "generator": ({"train": {"target": None}}, GENERATOR, "'train0' has no target, and the generator"),
+    "generator": ({"train": {"target": None}}, GENERATOR, "question has a target, and the generator"),
     "no documents": ({"documents": 0}, GENERATOR, "training prompts, and no training question has"),
     "users": (
         {"documents": 0},
@@ -73,7 +73,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "policy": (
         {"train": {"target": None}},
         {"select": Purple(k=2, num_layers=1, num_heads=2), "retrieve.k": 3, "collaboration": "signals"},
-        "'train0' has no target, and select.method purple",
+        "no training question has a target, and select.method purple",
     ),
     "weights": ({"task": RETRIEVAL, "dev": {"relevant": ["d0"]}}, WEIGHTED, "no training question names any"),
     "no shared documents": ({}, {**LUF, "collaboration": "signals"}, "labels on shared documents"),

@@ -2,7 +2,10 @@
 
 Every row has 512 tokens for the documents and the question, except for the whole history, which has 2,048.
 Rows over sessions show the best session, cut to this budget; rows over passages show the best six passages.
-Measure evidence recall on all questions, and likelihoods and answers on a sample of them:
+"stem" rows need PyStemmer (`pip install 'pbr-jax[stem]'`). "shared words" adds the idf of the words that a
+session shares with the question, however often and however long the session is: BM25 without saturation and
+length. A plain count of matches is no method here. Measure evidence recall on all questions, and likelihoods
+and answers on a sample of them:
 
 pbr-jax sweep ablations/memory --benchmark.name locomo --benchmark.root FOLDER --benchmark.split locomo10 \
     --generate.method none --eval.likelihood off --out DIR
@@ -16,7 +19,11 @@ from pbr_jax.config import Config, Eval, Overrides, Prompt
 from pbr_jax.methods import generate, retrieve, select
 
 _PASSAGES: Overrides = {"corpus.chunk": "words", "select.k": 6}
+_STEM: Overrides = {"retrieve.analyser": "stem"}
+_DATED: Overrides = {"corpus.front": "date"}
 _FUSED: Overrides = {"retrieve.method": "fused", "retrieve.of.bm25.over": "documents", **_PASSAGES}
+_LEVELS: Overrides = {**_FUSED, "retrieve.of": ("bm25", "bm25")}
+_THREE: Overrides = {**_FUSED, "retrieve.of": ("bm25", "bm25", "dense")}
 _WHOLE: Overrides = {
     "retrieve.k": 1000, "select.k": None, "prompt.max_tokens": 2048, "prompt.order": "best_last",
 }  # fmt: skip
@@ -26,11 +33,20 @@ ROWS: dict[str, Overrides] = {
     "whole history": {"retrieve.method": "recency", **_WHOLE},
     "random": {"retrieve.method": "random"},
     "newest": {"retrieve.method": "recency"},
+    "shared words": {"retrieve.k1": 0.0, "retrieve.b": 0.0},
     "bm25": {},
+    "bm25, stem": _STEM,
+    "bm25, passages": _PASSAGES,
+    "bm25, passages, stem": {**_PASSAGES, **_STEM},
+    "bm25, passages, dates": {**_PASSAGES, **_DATED},
+    "bm25, passages, stem, dates": {**_PASSAGES, **_STEM, **_DATED},
+    "bm25, sessions and passages": _LEVELS,
     "dense": {"retrieve.method": "dense"},
     "dense, passages": {"retrieve.method": "dense", **_PASSAGES},
     "fused": {"retrieve.method": "fused"},
     "fused, passages": _FUSED,
+    "fused, passages, dates": {**_FUSED, **_DATED},
+    "fused of three, passages": _THREE,
     "fused, passages, mmr": {**_FUSED, "select.method": "mmr"},
     "pbr, anchor alone": {"retrieve.method": "dense", "expand.method": "pbr", **_ANCHOR},
     "pbr": {"retrieve.method": "dense", "expand.method": "pbr"},

@@ -146,15 +146,15 @@ def verdict(
         {n: one for n in rows if n != other and (one := less(rows, n, other, measure, confidence))}
         for other in (NOTHING, OTHER)
     )
-    users = len({record.cluster for record in (runs[CHOSEN].records or {}).values()})
+    questions, users = _measured(runs[CHOSEN], measure)
     if CHOSEN not in gains or CHOSEN not in beyond:
         raise ValueError(f"the runs of a check have no {measure} in common")
     decisive = gains[CHOSEN], beyond[CHOSEN]
-    still_open = [needed(one, runs[CHOSEN].n) or 0 for one in decisive if one.low <= 0 <= one.high]
+    still_open = [needed(one, questions) or 0 for one in decisive if one.low <= 0 <= one.high]
     return Verdict(
         answer=answer(*decisive, users),
         measure=measure,
-        questions=runs[CHOSEN].n,
+        questions=questions,
         users=users,
         values={name: run.metrics[measure] for name, run in runs.items()},
         gains=gains,
@@ -196,9 +196,15 @@ def _measures(rows: Mapping[str, Row], confidence: float, *without: str) -> list
         gain, beyond = (less(rows, CHOSEN, other, name, confidence) for other in (NOTHING, OTHER))
         if gain is not None and beyond is not None:
             nothing = rows[NOTHING].first.metrics[name]
-            users = len({record.cluster for record in (run.records or {}).values()})
-            found.append(Measure(name, run.n, users, nothing, run.metrics[name], gain, beyond))
+            found.append(Measure(name, *_measured(run, name), nothing, run.metrics[name], gain, beyond))
     return found
+
+
+def _measured(run: Run, name: str) -> tuple[int, int]:
+    """How many questions, and how many users, have a metric; all where no single question has it."""
+    records = list((run.records or {}).values())
+    having = [record for record in records if name in record.metrics] or records
+    return len(having), len({record.cluster for record in having})
 
 
 def measure_of(run: Run) -> str:
@@ -242,7 +248,7 @@ def best(rows: Mapping[str, Row], measure: str, users: int) -> tuple[str, ...]:
 def copies(runs: Mapping[str, Run], measure: str, confidence: float) -> Copies:
     """The questions whose target the user's own history nearly holds, and the gain on the others."""
     chosen, nothing = runs[CHOSEN].records or {}, runs[NOTHING].records or {}
-    shared = [name for name in chosen if name in nothing]
+    shared = [name for name in chosen if name in nothing and measure in chosen[name].metrics]
     rest = [name for name in shared if not chosen[name].near]
     users = len({chosen[name].cluster for name in rest})
     gain = _gain(rest, chosen, nothing, measure, confidence) if users >= FEWEST else None

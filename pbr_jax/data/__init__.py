@@ -131,13 +131,7 @@ def _evaluated(benchmark: Benchmark) -> Iterator[Example]:
 
 def _all(benchmark: Benchmark, note: Note = lambda repair: None) -> Iterator[Example]:
     """The examples of a split; repairs, which `validate` reports, go to `note`."""
-    examples = _reader(benchmark).examples(benchmark, note)
-    if benchmark.name != "own":
-        return examples
-    if task(benchmark).kind != "retrieval":
-        return own.complete(examples, benchmark, "target")
-    learned = benchmark.split == benchmark.training  # from those questions that say what is relevant
-    return examples if learned else own.complete(examples, benchmark, "relevant")
+    return _reader(benchmark).examples(benchmark, note)
 
 
 def files(benchmark: Benchmark) -> tuple[Path, ...]:
@@ -236,7 +230,7 @@ def _checked(benchmark: Benchmark, examples: Iterator[Example]) -> Iterator[Exam
     """The questions of a split. Raises UserError for what its task's metrics cannot score."""
     of, place = task(benchmark), f"{benchmark.root}, split {benchmark.split}"
     if benchmark.split != benchmark.training:
-        yield from scorable(of, examples, place)
+        yield from scorable(of, examples, place, answered=benchmark.name == "own")
         return
     for example in examples:
         check_target(of, example, place)

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from pbr_jax.base.types import SPEAKERS, Document
-from pbr_jax.data.records import Note, Record, kind
+from pbr_jax.base.types import SPEAKERS, Document, Example
+from pbr_jax.data.records import Note, Record, kind, moment_after
 
 _SESSION = re.compile(r"session_([0-9]{1,9})")
 _ID = re.compile(r"D:?([0-9]{1,9})[:;]([0-9]{1,9})")  # D1:3; also D:11:26, D17;39 and D30:05
@@ -153,6 +153,36 @@ class Evidence:
                 near = [(s, turn) for s, turn in near if turn.picture and None not in (before, after)]
         names = (turn.id if self._turns else session.name for session, turn in near)
         return tuple(dict.fromkeys(f"{self._user}_{name}" for name in names))
+
+
+def questions(
+    record: Record,
+    found: Sequence[Session],
+    user: str,
+    categories: Mapping[int, str],
+    note: Note,
+    *,
+    turns: bool,
+) -> Iterator[Example]:
+    """The questions in field `qa`, after the last session of a conversation, which is their user and unit.
+    Those without evidence are not scored, and adversarial ones have no target."""
+    history, evidence = documents(found, user, turns=turns), Evidence(found, user, turns=turns)
+    for number, question in enumerate(record.records("qa")):
+        word = category(question, categories)
+        text, relevant = question.text("question"), evidence.groups(question, note)
+        yield Example(
+            id=f"{user}_{number}",
+            user_id=user,
+            query=text,
+            input=text,
+            target=None if word == "adversarial" else question.text("answer"),
+            profile=history,
+            time=moment_after(history),
+            relevant=relevant,
+            category=word,
+            scored=bool(relevant),
+            unit=user,
+        )
 
 
 def user_turns(record: Record, session: object, position: int) -> list[Record]:

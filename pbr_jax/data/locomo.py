@@ -6,11 +6,10 @@ the user, and the unit, of all questions about it. A document is a session of bo
 `benchmark.form turns` a turn. A picture is read as its caption, as the official code shows it. A question
 comes after the last session.
 
-The official answer to an adversarial question is that nothing is mentioned; the official scorer looks for
-"not mentioned" or "no information available" in an answer, and so does subspan_em. What the question tempts
-to answer is one of its two options, as in the official prompt. Evidence recall counts its evidence as
-that of any question, as the official scorer does. Questions whose evidence names no turn are not scored;
-the official scorer gives them 1. It counts a session once for each turn of evidence in it, here once.
+An adversarial question has no target: its official answer is that nothing is mentioned, one text for all of
+them, whose likelihood and worth say nothing about memory. Evidence recall counts its evidence as that of any
+question, as the official scorer does. Questions whose evidence names no turn are not scored; the official
+scorer gives them 1. It counts a session once for each turn of evidence in it, here once.
 """
 
 from collections.abc import Iterator
@@ -18,44 +17,19 @@ from collections.abc import Iterator
 from pbr_jax.base.types import Example
 from pbr_jax.data import conversations, json_stream, users
 from pbr_jax.data.reader import Reader, json_files, named
-from pbr_jax.data.records import Note, Record, moment_after
+from pbr_jax.data.records import Note
 from pbr_jax.options import Benchmark
 
 CATEGORIES = {1: "multi_hop", 2: "temporal", 3: "open_domain", 4: "single_hop", 5: "adversarial"}
-NOTHING = ("Not mentioned in the conversation", "Not mentioned", "No information available")
 
 
 def _all(benchmark: Benchmark, note: Note) -> Iterator[Example]:
     (path,) = json_files(benchmark)[benchmark.split]
     for _, record in named(json_stream.records(path), "sample_id"):
         user = users.of_person(record, "sample_id", benchmark)
-        yield from _examples(record, user, note, turns=benchmark.form == "turns")
-
-
-def _examples(record: Record, user: str, note: Note, *, turns: bool) -> Iterator[Example]:
-    sessions = conversations.sessions(record.record("conversation"), "text")
-    history = conversations.documents(sessions, user, turns=turns)
-    evidence = conversations.Evidence(sessions, user, turns=turns)
-    for number, question in enumerate(record.records("qa")):
-        category = conversations.category(question, CATEGORIES)
-        text, relevant = question.text("question"), evidence.groups(question, note)
-        trap = question.text("adversarial_answer") if question.has("adversarial_answer") else ""
-        adversarial = category == "adversarial"
-        yield Example(
-            id=f"{user}_{number}",
-            user_id=user,
-            query=text,
-            input=text,
-            target=NOTHING[0] if adversarial else question.text("answer"),
-            alternatives=NOTHING[1:] if adversarial else (),
-            options=tuple(sorted((NOTHING[0], trap))) if adversarial and trap else (),
-            profile=history,
-            time=moment_after(history),
-            relevant=relevant,
-            category=category,
-            scored=bool(relevant),
-            unit=user,
-        )
+        found = conversations.sessions(record.record("conversation"), "text")
+        turns = benchmark.form == "turns"
+        yield from conversations.questions(record, found, user, CATEGORIES, note, turns=turns)
 
 
 READERS = {

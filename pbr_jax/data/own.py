@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from pbr_jax.base.types import Document, Example
 from pbr_jax.data import json_stream, users
@@ -69,30 +69,6 @@ def _examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
 
         for _, record in named(_checked(json_stream.lines(questions), _OF_QUESTION), "id"):
             yield _example(record, history(users.of_person(record, "user", benchmark)))
-
-
-def complete(
-    examples: Iterable[Example], benchmark: Benchmark, needed: Literal["target", "relevant"]
-) -> Iterator[Example]:
-    """The questions of a split. Raises UserError where some of the scored ones have what is needed to score
-    them and some not."""
-    first: dict[bool, tuple[int, str]] = {}
-    for place, example in enumerate(examples):
-        if example.scored:
-            has = bool(example.relevant) if needed == "relevant" else example.target is not None
-            first.setdefault(has, (place, example.id))
-        if len(first) == 2:
-            place, name = first[False]
-            record = Record(
-                {}, Path(benchmark.root, f"{benchmark.split}.jsonl"), f"record {place} (id {name!r})"
-            )
-            raise record.fault(
-                needed,
-                f"none, but one in record {first[True][0]}",
-                "it in all scored questions of a split or in none",
-                'write it, or "scored": false to keep the question out of all numbers',
-            )
-        yield example
 
 
 def _checked(records: Iterable[Record], keys: Collection[str]) -> Iterator[Record]:

@@ -23,7 +23,7 @@ from pbr_jax.base.types import Document, Example
 from pbr_jax.data import conversations, json_stream, users
 from pbr_jax.data.conversations import Session, Turn
 from pbr_jax.data.reader import Reader
-from pbr_jax.data.records import Note, Record, moment_after
+from pbr_jax.data.records import Note, Record
 from pbr_jax.options import Benchmark
 
 CATEGORIES = {1: "multi_hop", 2: "temporal", 3: "commonsense"}
@@ -53,8 +53,10 @@ def _examples(benchmark: Benchmark, note: Note) -> Iterator[Example]:
     if persona:
         yield from _messages(list(chats), benchmark)
         return
+    turns = benchmark.form == "turns"
     for chat in chats:
-        yield from _questions(chat, note, turns=benchmark.form == "turns")
+        asked = chat.record, chat.sessions, chat.name, CATEGORIES
+        yield from conversations.questions(*asked, note, turns=turns)
 
 
 def _read(path: Path, benchmark: Benchmark) -> _Chat:
@@ -73,26 +75,6 @@ def _read(path: Path, benchmark: Benchmark) -> _Chat:
 def _person(record: Record, key: str) -> str:
     """A person's name as one and the same in all chats: the release writes "Elise" and "elise"."""
     return record.name(key).casefold()
-
-
-def _questions(chat: _Chat, note: Note, *, turns: bool) -> Iterator[Example]:
-    history = conversations.documents(chat.sessions, chat.name, turns=turns)
-    evidence = conversations.Evidence(chat.sessions, chat.name, turns=turns)
-    for number, question in enumerate(chat.record.records("qa")):
-        text, relevant = question.text("question"), evidence.groups(question, note)
-        yield Example(
-            id=f"{chat.name}_{number}",
-            user_id=chat.name,
-            query=text,
-            input=text,
-            target=question.text("answer"),
-            profile=history,
-            time=moment_after(history),
-            relevant=relevant,
-            category=conversations.category(question, CATEGORIES),
-            scored=bool(relevant),
-            unit=chat.name,
-        )
 
 
 def _messages(chats: Sequence[_Chat], benchmark: Benchmark) -> Iterator[Example]:

@@ -77,12 +77,15 @@ def shared_clusters(runs: Sequence[Run]) -> dict[str, str]:
 def statistics_of(
     runs: Sequence[Run], name: str, ids: Sequence[str]
 ) -> tuple[list[np.ndarray], Finish] | None:
-    """Statistics `[n, s]` of each run and how they end in a value; None where a run lacks the metric."""
+    """Statistics `[n, s]` of each run and how they end in a value; None where a run lacks the metric. An
+    example that has the metric in none of the runs has NaN."""
     records = [[(run.records or {})[id] for id in ids] for run in runs]
     if name in dialogue.METRICS and all(name in run.metrics for run in runs):
         return [_over_frames(name, column) for column in records], dialogue.mean_over_frames
-    if all(name in record.metrics for column in records for record in column):
-        return [np.array([[record.metrics[name]] for record in column]) for column in records], plain_mean
+    has = np.array([[name in record.metrics for record in column] for column in records])
+    if has.any() and (has == has[0]).all():
+        values = [[[record.metrics.get(name, np.nan)] for record in column] for column in records]
+        return list(map(np.array, values)), plain_mean
     if name == "expected_rmse" and all("expected_mae" in r.metrics for column in records for r in column):
         squares = [np.array([[r.metrics["expected_mae"] ** 2] for r in column]) for column in records]
         return squares, text_metric("rmse").finish
@@ -387,7 +390,7 @@ def _carried(others: Sequence[Row], reference: Row, name: str) -> list[str]:
             continue
         first, second = (np.mean([part[:, 0] for part in pair[0]], axis=0) for pair in pairs if pair)
         users, owner = np.unique(list(clusters.values()), return_inverse=True)
-        of_user = np.bincount(owner, first - second)
+        of_user = np.bincount(owner, np.nan_to_num(first - second))
         share = of_user.sum() and float((of_user / of_user.sum()).max())
         if share > 0.5 and len(users) >= FEWEST:
             sentences.append(

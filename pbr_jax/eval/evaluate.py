@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,8 @@ from pbr_jax.tasks import ANSWER_METRICS, Task
 
 @dataclass(frozen=True)
 class Scores:
-    """A metric's statistics `[n, s]` over the scored examples, and how their mean becomes its value."""
+    """A metric's statistics `[n, s]` over the scored examples, and how their mean becomes its value. An
+    example that the metric is not of has NaN."""
 
     name: str
     statistics: np.ndarray
@@ -41,8 +43,15 @@ def scores(name: str, values: np.ndarray) -> Scores:
 
 
 def values_of(columns: list[Scores], rows: np.ndarray) -> dict[str, float]:
-    """All metrics over these examples."""
-    return {c.name: float(c.finish(c.statistics[rows].mean(0, keepdims=True))[0]) for c in columns}
+    """All metrics that any of these examples has, over those that have it."""
+    return {
+        one.name: float(one.finish(np.nanmean(one.statistics[rows], 0, keepdims=True))[0])
+        for one in _present(columns, rows)
+    }
+
+
+def _present(columns: list[Scores], rows: np.ndarray) -> list[Scores]:
+    return [column for column in columns if not np.isnan(column.statistics[rows]).any(1).all()]
 
 
 def by_block(columns: list[Scores], blocks: np.ndarray, kept: list[int]) -> list[dict[str, Any]]:
@@ -64,7 +73,8 @@ def by_block(columns: list[Scores], blocks: np.ndarray, kept: list[int]) -> list
 def intervals_of(
     columns: list[Scores], users: list[str], rows: np.ndarray, *, resamples: int, confidence: float, seed: int
 ) -> dict[str, tuple[float, float]]:
-    """All metrics over these examples, on the same draws."""
+    """All metrics that any of these examples has, on the same draws."""
+    columns = _present(columns, rows)
     over = [Column(column.finish, [column.statistics[rows]]) for column in columns]
     owners = [users[row] for row in rows]
     sure = estimates(over, owners, resamples=resamples, confidence=confidence, seed=seed)
@@ -105,7 +115,7 @@ def by_subset(
             "n": len(rows),
             "users": len({users[row] for row in rows}),
             "metrics": values_of(columns, rows),
-            "intervals": {key: list(pair) for key, pair in intervals_of(columns, users, rows, **how).items()},
+            "intervals": intervals_of(columns, users, rows, **how),
         }
         for name, rows in members.items()
         if len(rows)
@@ -156,16 +166,13 @@ JUDGE_METRICS = ("judge_accuracy", "judge_p")
 def judged(found: Sequence[float | None], clusters: Sequence[str], **how: Any) -> dict[str, Any]:
     """`n`, `metrics` and `intervals` over scored examples, from the judge's probability of each.
 
-    `how`: of `intervals_of`. There are no metrics where a target is withheld, or no example is scored.
+    `how`: of `intervals_of`. Examples without a target, whose probability is None, are left out.
     """
-    if not found or None in found:
-        return {"n": 0, "metrics": {}, "intervals": {}}
     p = np.array(found, float)
+    rows = np.flatnonzero(~np.isnan(p))
     columns = [scores(name, values) for name, values in zip(JUDGE_METRICS, (p > 0.5, p), strict=True)]
-    rows = np.arange(len(p))
-    sure = intervals_of(columns, list(clusters), rows, **how)
-    intervals = {name: list(pair) for name, pair in sure.items()}
-    return {"n": len(p), "metrics": values_of(columns, rows), "intervals": intervals}
+    sure = intervals_of(columns, list(clusters), rows, **how) if len(rows) else {}
+    return {"n": len(rows), "metrics": values_of(columns, rows), "intervals": sure}
 
 
 OTHER = "other"
@@ -274,8 +281,10 @@ def evaluate(
     Other tasks have recall, as deep as was ranked, where every question's relevant documents are known, and
     all have answer_recall, the share of questions one of whose first documents holds an accepted answer,
     where `answer_ranks` say which is the first (`answer_recall.Finder`), unless a target is withheld.
-    Where all targets are withheld, n is 0 and a note says so. Raises UserError, naming the example, where
-    some targets are missing or a scored question of a retrieval benchmark has no relevant document.
+    Where all targets are withheld, n is 0 and a note says so. Answers and likelihoods are measured on the
+    questions with a target, and a note says how many have none. Raises UserError, naming the example, where
+    answers are all that is scored and some targets are missing, and where a scored question of a retrieval
+    benchmark has no relevant document.
     """
     fields = dict(users=users, units=units, predictions=predictions, expected=expected, targets=targets,
                   alternatives=alternatives, likelihoods=likelihoods, rankings=rankings, relevant=relevant,
@@ -324,23 +333,39 @@ def _of_kept(
 
 def _columns(task: Task, ids: list[str], given: Mapping[str, list | None]) -> tuple[list[Scores], Evaluation]:
     """The metrics of the scored examples from what `given` has of them; and notes, unreadable, counts."""
-    answers = [given[name] for name in ("predictions", "expected", "targets", "alternatives")]
-    columns, notes = _answer_columns(task, ids, *answers)
-    if task.kind == "choice" and columns:
-        columns += choice_columns(answers[2] or [], given["probabilities"])
-        notes += choice_chance(given["options"])
-    columns += _likelihood_columns(likelihoods := given["likelihoods"])
-    if 0 < (lacking := sum(one["total"] is None for one in likelihoods or [])) < len(ids):
-        notes += [f"{lacking} of {len(ids)} questions have no target, so target_nll is not measured"]
+    told = np.array([target is not None for target in given["targets"] or [None] * len(ids)])
+    if told.all() or not told.any() or (task.kind != "retrieval" and given["predictions"] is not None):
+        columns, found = _told_columns(task, ids, given)
+    else:
+        some = {name: values and [*compress(values, told)] for name, values in given.items()}
+        columns, found = _told_columns(task, [*compress(ids, told)], some)
+        rows = np.cumsum(told) - 1  # of each example in these columns; those without a target get NaN
+        wide = [np.where(told[:, None], one.statistics[rows], np.nan) for one in columns]
+        columns = [replace(one, statistics=of_all) for one, of_all in zip(columns, wide, strict=True)]
+        left = f"{np.sum(~told)} of {len(ids)} questions have no target, so they are left out of"
+        found.notes.extend([f"{left} {', '.join(one.name for one in columns)}"] if columns else [])
     rankings, relevant = given["rankings"], given["relevant"]
     if task.kind == "retrieval":
         columns = _ranking_columns(task, task.metrics, ids, rankings, relevant) + columns
     elif rankings and relevant and all(relevant):
         names = [f"recall@{k}" for k in _depths(rankings)]
         columns += _ranking_columns(task, names, ids, rankings, relevant)
-    if rankings and given["answer_ranks"] is not None and None not in (answers[2] or [None]):
+    if rankings and given["answer_ranks"] is not None and told.all():
         ranks = np.array(given["answer_ranks"], float)
         columns += [scores(f"answer_recall@{k}", ranks <= k) for k in _depths(rankings)]
+    return columns, found
+
+
+def _told_columns(
+    task: Task, ids: list[str], given: Mapping[str, list | None]
+) -> tuple[list[Scores], Evaluation]:
+    """The metrics of answers and likelihoods, of examples with a target where any has one."""
+    answers = [given[name] for name in ("predictions", "expected", "targets", "alternatives")]
+    columns, notes = _answer_columns(task, ids, *answers)
+    if task.kind == "choice" and columns:
+        columns += choice_columns(answers[2] or [], given["probabilities"])
+        notes += choice_chance(given["options"])
+    columns += _likelihood_columns(given["likelihoods"])
     unread, counts = _unreadable(task, answers[0], given["options"]), dict[str, int]()
     if task.kind == "dialogue" and answers[0] is not None and columns:
         counts = dialogue.counts(answers[0], _references(task, ids, answers[3]))
@@ -354,7 +379,7 @@ def _of_each(columns: list[Scores], count: int) -> list[dict[str, float]]:
     for column in columns:
         for values, row in zip(found, column.statistics, strict=True):
             if column.finish is plain_mean:
-                values[column.name] = float(row[0])
+                values |= {} if np.isnan(row[0]) else {column.name: float(row[0])}
             elif column.finish is dialogue.mean_over_frames:
                 values |= per_frame(column.name, row)
     return found
@@ -421,8 +446,6 @@ def _answer_columns(
     missing = [id for id, target in zip(ids, targets or [None] * len(ids), strict=True) if target is None]
     if targets is None or len(missing) == len(ids):
         return [], ["all targets are withheld, so answers are not scored"]
-    if missing and retrieval:
-        return [], [f"{len(missing)} of {len(ids)} questions have no target, so answers are not scored"]
     if missing:
         raise UserError(
             f"{task.name}: {len(missing)} of {len(ids)} targets are missing, the first of example "

@@ -37,7 +37,8 @@ _CELLS = 4_000_000  # drawn numbers held at a time, 32 MB
 class Column(NamedTuple):
     """A metric of one row, or of one row minus another. Each run of a row (seed) has statistics `[n, s]`.
 
-    `by_seed`: the runs at one place of both rows have the same seed, so their difference is one value.
+    An example that the metric is not of has NaN. `by_seed`: the runs at one place of both rows have the same
+    seed, so their difference is one value.
     """
 
     finish: Finish
@@ -48,6 +49,11 @@ class Column(NamedTuple):
     @property
     def runs(self) -> list[np.ndarray]:
         return [*self.first, *self.second]
+
+    def of(self, rows: np.ndarray) -> "Column":
+        """The same metric of these examples."""
+        first, second = ([run[rows] for run in runs] for runs in (self.first, self.second))
+        return self._replace(first=first, second=second)
 
     def values(self, means: np.ndarray) -> np.ndarray:
         """`[b, s of all runs] -> [r, b]`: the metric of each run from the means of its statistics."""
@@ -97,10 +103,17 @@ def estimates(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> list[Difference]:
-    """The value and interval of each column. All columns use the same bootstrap draws.
+    """The value and interval of each column. All columns of the same users use the same bootstrap draws.
 
     With a single user, intervals have zero width.
     """
+    missing = (np.isnan(np.concatenate(column.runs, axis=1)) for column in columns)
+    known = [np.asarray(~lacking.any(axis=1)) for lacking in missing]
+    if not np.all(known):
+        kept = [[user for user, one in zip(users, rows, strict=True) if one] for rows in known]
+        how = {"resamples": resamples, "confidence": confidence, "seed": seed}
+        alone = zip(columns, known, kept, strict=True)
+        return [estimates([one.of(rows)], those, **how)[0] for one, rows, those in alone]
     sums, counts = _by_user(np.concatenate([part for c in columns for part in c.runs], axis=1), users)
     drawn = None
     if by_bootstrap(columns, users):

@@ -492,7 +492,7 @@ def _best_share(own: Run, drawn: Sequence[Run], clusters: dict[str, str], name: 
         np.array([[one[id].metrics.get(name, np.nan) for one in records] for id in clusters]),
         name in LOWER_IS_BETTER,
     )
-    if np.isnan(shares).any():
+    if np.isnan(shares).all():
         return "–"
     share = estimates([Column(plain_mean, [shares[:, None]])], list(clusters.values()))[0]
     sure = f" [{share.low:.1%}, {share.high:.1%}]" if share.low < share.high else ""

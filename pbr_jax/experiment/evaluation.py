@@ -50,9 +50,9 @@ class Evaluated:
     n: int
     dropped: int
     metrics: dict[str, float]
-    intervals: dict[str, list[float]]
+    intervals: dict[str, tuple[float, float]]
     by_category: dict[str, dict[str, float]]
-    by_category_intervals: dict[str, dict[str, list[float]]]
+    by_category_intervals: dict[str, dict[str, tuple[float, float]]]
     by_category_users: dict[str, int]
     clusters: str
     variants: dict[str, str]
@@ -110,8 +110,6 @@ def evaluated(
     values = Evaluated(
         **{name: getattr(evaluation, name) for name in _EVALUATED},
         dropped=store.summary.examples - n,
-        intervals=_lists(evaluation.intervals),
-        by_category_intervals={name: _lists(own) for name, own in evaluation.by_category_intervals.items()},
         notes=[*evaluation.notes, *one_answer_note(shares, n), *_note_lost(lost, records)],
         answers=shares,
         counts={**_counts(store, examples, evaluation, learned), **lost, **_shown(records)},
@@ -124,13 +122,13 @@ def evaluated(
         values.judge = _judged(examples, records, made.judged, options, seed, scored)
     if (near := store.near_targets).any():
         rest = score(scored=[one and not held for one, held in zip(scored, near, strict=True)])
-        intervals = _lists(rest.intervals)
-        values.without_near_targets = {"n": rest.n, "metrics": rest.metrics, "intervals": intervals}
+        values.without_near_targets = {name: getattr(rest, name) for name in _OVERALL}
     return values, records
 
 
 _NAMED = 20  # questions that a note lists
-_EVALUATED = ("n", "metrics", "by_category", "by_category_users", "clusters", "variants")  # of `Evaluation`
+_OVERALL = ("n", "metrics", "intervals")  # fields of `Evaluation`
+_EVALUATED = (*_OVERALL, *("by_category" + of for of in ("", "_intervals", "_users")), "clusters", "variants")
 
 
 def _columns(made: Made, examples: Sequence[Example], records: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -158,10 +156,6 @@ def _tell_places(
     for i, (record, (block, place)) in enumerate(zip(records, arrivals.places, strict=True)):
         parts = [name for name, members in over.items() if members[i]]
         record |= {"block": block, "place": place, "over": parts}
-
-
-def _lists(intervals: Mapping[str, tuple[float, float]]) -> dict[str, list[float]]:
-    return {name: list(pair) for name, pair in intervals.items()}
 
 
 def _judged(

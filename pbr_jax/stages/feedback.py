@@ -128,9 +128,9 @@ def shuffled(example: Example, count: int, seed: int) -> np.ndarray:
 
 @builds_nodes
 def questions(run: Run) -> Questions:
-    """The training questions that are used. If they are limited, they are drawn with the seed."""
+    """The training questions that are used: they have a target. Limited ones are drawn with the seed."""
     limit = run.config.feedback.limit
-    return Questions(training=True, sample=limit, seed=0 if limit is None else run.config.seed)
+    return Questions(training=True, sample=limit, seed=0 if limit is None else run.config.seed, answered=True)
 
 
 @builds_nodes
@@ -202,7 +202,8 @@ def _check(run: Run, asked: Questions, who: str) -> None:
 
 @builds_nodes
 def check_targets(run: Run, asked: Questions, who: str, metrics: Sequence[str]) -> None:
-    """Raises UserError if a training question has no target, or one that these metrics cannot score."""
+    """Raises UserError if no training question has a target, or one has a target that these metrics cannot
+    score."""
     store = run.data.value
     asked.check_known(store, "target", who)
     for example in asked.read(store) if metrics else ():

@@ -92,7 +92,7 @@ def weights(run: Run) -> Stage:
             "training prompts; say so with collaboration text, or leave them out"
         )
     limit = options.limit
-    asked = Questions(sample=limit, seed=0 if limit is None else run.config.seed)
+    asked = Questions(sample=limit, seed=0 if limit is None else run.config.seed, answered=True)
     model = run.config.llm.model
     needs: dict[str, Node] = {
         "model": Value("weights", (model,), {}, locate, identity=lambda: fingerprint(locate(model)))

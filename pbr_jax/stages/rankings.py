@@ -2,17 +2,18 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from pbr_jax.base import terminal
 from pbr_jax.base.types import Candidate, Example, UserError
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Slot, Stage, builds_nodes
-from pbr_jax.options import Retrieve
+from pbr_jax.options import Retrieve, added
 from pbr_jax.pipeline import Neighbour, Pipeline, Ranking
 from pbr_jax.stages import passages
 from pbr_jax.stages.records import Records
@@ -27,7 +28,8 @@ RANKING_DEPTH = 10  # where rankings alone are reported, down to here, whatever 
 class Questions:
     """A range of questions: of the evaluated or the training split, from `start` to before `stop`.
 
-    `sample`: so many of the split instead, drawn by the seed, in the split's order.
+    `sample`: so many of the split instead, drawn by the seed, in the split's order. `answered`: only those
+    with a target.
     """
 
     training: bool = False
@@ -35,38 +37,49 @@ class Questions:
     stop: int | None = None
     sample: int | None = None
     seed: int = 0
+    answered: bool = field(default=False, metadata=added(False))
 
     def read(self, store: Store) -> Iterator[Example]:
         """The examples, without their profiles."""
         examples = store.examples(training=self.training)
         if self.sample is None:
-            return islice(examples, self.start, self.stop)
+            some = islice(examples, self.start, self.stop)
+            return (example for example in some if not self.answered or example.target is not None)
         asked = store.asked(training=self.training)
+        places = np.flatnonzero(asked).tolist()
+        if self.answered:
+            asked[places] = [one.target is not None for one in store.examples(training=self.training)]
         # Folds of a split draw in one order, so that most of what they learn from is the same.
         order = np.random.default_rng([self.seed, 3]).permutation(len(asked))
         chosen = set(order[asked[order]][: self.sample].tolist())
-        places = np.flatnonzero(asked).tolist()
         return (example for place, example in zip(places, examples, strict=True) if place in chosen)
 
     def count(self, store: Store) -> int:
         """How many they are."""
+        if self.answered:
+            return sum(1 for _ in self.read(store))
         total = store.summary.training if self.training else store.summary.examples
         if self.sample is not None:
             return min(total, self.sample)
         return len(range(total)[self.start : self.stop])
 
     def check_known(self, store: Store, what: Literal["target", "relevant"], who: str) -> None:
-        """Raises UserError for a question without a target, or where none names relevant documents. `who`:
-        what learns from them."""
-        examples = self.read(store)
+        """Raises UserError where no question has a target, or none names relevant documents. A line says how
+        many have no target. `who`: what learns from them."""
         if what == "target":
-            missing = next((example.id for example in examples if example.target is None), None)
-            if missing is not None:
+            told = {one.id: one.target is not None for one in store.examples(training=self.training)}
+            missing = [id for id, has in told.items() if not has]
+            if missing and len(missing) == len(told):
                 raise UserError(
-                    f"training question {missing!r} has no target, and {who} learns from targets; complete "
-                    "the questions or the outputs file, or take untuned methods"
+                    f"no training question has a target, and {who} learns from targets; complete the "
+                    "questions or the outputs file, or take untuned methods"
                 )
-        elif not any(example.relevant for example in examples):
+            if missing:
+                terminal.err(
+                    f"{who} learns nothing from {len(missing)} of {len(told)} training questions: "
+                    f"they have no target, the first is {missing[0]!r}"
+                )
+        elif not any(example.relevant for example in self.read(store)):
             raise UserError(
                 f"{who} learns from relevant documents, and no training question names any; name some, or "
                 "take untuned methods"
@@ -159,7 +172,7 @@ def _kept(ranking: Ranking) -> dict[str, Any]:
 def _check(run: Run, questions: Questions) -> None:
     if questions.training and isinstance(run.data, Stage) and "training" not in run.data.needs:
         raise UserError("the training split is asked for, and no method of the config says that it learns")
-    if not questions.count(run.data.value):
+    if not dataclasses.replace(questions, answered=False).count(run.data.value):
         split = run.config.benchmark.training if questions.training else run.config.benchmark.split
         raise UserError(f"found no question in the split {split}, wanted some; add questions to its file")
 

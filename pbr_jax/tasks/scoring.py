@@ -45,7 +45,8 @@ def scorable(
     if task.kind != "retrieval" and answered and 0 < len(untold) < scored:
         raise UserError(
             f"{place}: found no target of {len(untold)} of {scored} scored questions (the first is "
-            f"{untold[0]!r}), wanted all or none; complete them, or take all away to predict without scoring"
+            f"{untold[0]!r}), wanted all or none; complete them, take all away to predict without "
+            'scoring, or write "scored": false to keep a question out of all numbers'
         )
 
 

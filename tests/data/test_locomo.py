@@ -112,14 +112,16 @@ def test_evidence_is_found_in_every_spelling(
         assert note.startswith(f"{tmp_path / 'locomo10.json'}: record 0, field 'qa[0].evidence[")
 
 
-def test_an_adversarial_question_has_the_official_reply_and_keeps_its_trap(tmp_path: Path) -> None:
+@pytest.mark.parametrize("answered", [False, True])
+def test_an_adversarial_question_has_evidence_and_no_target(tmp_path: Path, answered: bool) -> None:
     asked = question(["D2:1"], 5, adversarial_answer="in Rome")
-    del asked["answer"]
+    if not answered:  # the release gives two of them an answer, too
+        del asked["answer"]
     example = only(write(tmp_path, conversation(asked)))
-    assert (example.category, example.target) == ("adversarial", "Not mentioned in the conversation")
-    assert example.options == ("Not mentioned in the conversation", "in Rome")  # by the alphabet
-    assert "No information available" in example.alternatives
+    assert (example.category, example.target) == ("adversarial", None)
+    assert (example.options, example.alternatives) == ((), ())
     assert example.scored
+    assert example.relevant == (("conv-1_session_2",),)
 
 
 @pytest.mark.parametrize(
@@ -184,6 +186,12 @@ def test_the_released_file_is_read_whole(real_data: Path, form: Any) -> None:
     documents = {d.id: d for example in examples for d in example.profile}
     assert {name for example in examples for group in example.relevant for name in group} <= documents.keys()
     raw = json.loads(path.read_bytes())
+    adversarial = {
+        f"{one['sample_id']}_{i}" for one in raw for i, q in enumerate(one["qa"]) if q["category"] == 5
+    }
+    assert {example.id for example in examples if example.target is None} == adversarial
+    assert sum(example.scored for example in examples if example.id in adversarial) == 446
+    assert all(example.target for example in examples if example.id not in adversarial)
     said = [
         t["text"].split()[0]
         for record in raw

@@ -142,13 +142,10 @@ def test_a_target_is_in_all_scored_questions_or_in_none(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^[^\n]*$") as error:
         data.validate(Benchmark(name="own", root=str(tmp_path)))
     assert str(error.value) == (
-        f"{tmp_path / 'dev.jsonl'}: record 2 (id 'b'), field 'target': found none, but one in record 0, "
-        "wanted it in all scored questions of a split or in none; "
-        'write it, or "scored": false to keep the question out of all numbers'
+        f"{tmp_path}, split dev: found no target of 1 of 3 scored questions (the first is 'b'), wanted "
+        "all or none; complete them, take all away to predict without scoring, or "
+        'write "scored": false to keep a question out of all numbers'
     )
-    write(tmp_path, [open, answered])
-    with pytest.raises(UserError, match=r"record 0 .*none, but one in record 1"):
-        read(tmp_path)
     write(tmp_path, [answered, open | {"scored": False}])
     assert [example.scored for example in read(tmp_path)] == [True, False]
     write(tmp_path, [answered, open])
@@ -156,8 +153,8 @@ def test_a_target_is_in_all_scored_questions_or_in_none(tmp_path: Path) -> None:
     write(tmp_path, [answered | {"relevant": ["a"]}, open])
     assert [example.target for example in read(tmp_path)] == ["x", None]  # recall needs no target
     write(tmp_path, [open, answered])
-    with pytest.raises(UserError, match=r"record 1 .*field 'relevant': found none, but one in record 0"):
-        read(tmp_path)
+    with pytest.raises(UserError, match=r"found no relevant documents of 1 of 2 .* \(the first is 'a'\)"):
+        data.validate(Benchmark(name="own", root=str(tmp_path)))
 
 
 @pytest.mark.parametrize(

@@ -181,17 +181,17 @@ def test_answers_that_cannot_be_read_are_counted(name, predictions, unread):
 
 
 def test_questions_without_a_target_are_noted():
-    """One of two targets is missing: of a retrieval task only the ranking counts, and notes say so."""
+    """One of two targets is missing: of a retrieval task that question is in the ranking's metrics alone."""
     known = [{"total": -2.0, "tokens": 2, "bytes": 4}, {"total": None, "tokens": None, "bytes": None}]
     found = evaluate(
         RANKED, ids=["a", "b"], users=["u", "v"], predictions=["1", "2"], targets=["1", None],
         rankings=[["d"], ["d"]], relevant=[[("d",)], [("d",)]], likelihoods=known,
     )  # fmt: skip
-    assert set(found.metrics) == set(RANKED.metrics)
-    assert found.notes[:2] == [
-        "1 of 2 questions have no target, so answers are not scored",
-        "1 of 2 questions have no target, so target_nll is not measured",
-    ]
+    names = [*ANSWER_METRICS, "target_nll", "target_bpb"]
+    assert list(found.metrics) == [*RANKED.metrics, *names]
+    assert found.metrics["target_nll"] == 1.0
+    assert [set(one) for one in found.per_example] == [{*RANKED.metrics, *names}, {*RANKED.metrics}]
+    assert found.notes[0] == f"1 of 2 questions have no target, so they are left out of {', '.join(names)}"
 
 
 def test_user_errors_name_the_example():

@@ -1,11 +1,14 @@
 """Feedback: values of answers, which candidate gets which, and which candidates are left out."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pbr_jax.base.types import Candidate, Document, Example, UserError
 from pbr_jax.corpus.store import Store, build
@@ -168,6 +171,32 @@ def test_the_questions_own_target_is_left_out_and_the_order_stays(store: Store, 
     found = list(drop_leaks(store, asked, ranked.read(store, asked)))
     wanted = [[f"{id}{i}" for i in places] for id, places in KEPT.items()]
     assert [[c.document.id for c in ranking] for ranking in found] == wanted
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=12), st.none() | st.integers(1, 14), st.integers(0, 3))
+@settings(deadline=None, max_examples=40)
+def test_what_is_learned_from_has_a_target(
+    tmp_path_factory: pytest.TempPathFactory, told: list[bool], sample: int | None, seed: int
+):
+    file = tmp_path_factory.mktemp("some") / "store.sqlite"
+    training = [replace(ask(f"{i:02}", "x" if has else None), training=True) for i, has in enumerate(told)]
+    build(file, [], "", training)
+    asked, known = Questions(training=True, sample=sample, seed=seed, answered=True), Store(file)
+    found, having = [one.id for one in asked.read(known)], [e.id for e in training if e.target is not None]
+    assert found == sorted(found)
+    assert set(found) <= set(having)
+    assert asked.count(known) == len(found) == min(len(having), sample or len(having))
+    if all(told):  # then it is what was always drawn
+        assert found == [one.id for one in replace(asked, answered=False).read(known)]
+
+
+def test_what_has_no_target_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    some = [replace(ask(id, target), training=True) for id, target in (("a", None), ("b", "x"), ("c", None))]
+    build(tmp_path / "store.sqlite", [], "", some)
+    Questions(training=True, answered=True).check_known(Store(tmp_path / "store.sqlite"), "target", "purple")
+    assert capsys.readouterr().err == (
+        "purple learns nothing from 2 of 3 training questions: they have no target, the first is 'a'\n"
+    )
 
 
 def test_the_language_model_is_never_asked_with_it(store: Store, ranked: Rankings, tmp_path: Path):

@@ -145,12 +145,12 @@ def test_planted_answers_are_graded_once_each(tmp_path: Path) -> None:
     assert sure + unsure == pytest.approx(1)
 
 
-def test_half_is_not_right_and_a_withheld_target_leaves_no_number() -> None:
+def test_half_is_not_right_and_withheld_targets_leave_no_number() -> None:
     how: Any = {"resamples": 50, "confidence": 0.9, "seed": 0}
     found = judged([0.5, 0.6, 0.1, 1.0], list("aabb"), **how)
     assert found["metrics"] == {"judge_accuracy": 0.5, "judge_p": pytest.approx(0.55)}
     assert found["intervals"].keys() == found["metrics"].keys()
-    assert judged([0.5, None], list("ab"), **how)["metrics"] == {}
+    assert judged([None, None], list("ab"), **how) == {"n": 0, "metrics": {}, "intervals": {}}
     assert judged([], [], **how)["n"] == 0
 
 

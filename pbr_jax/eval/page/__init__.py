@@ -433,7 +433,8 @@ def _users(
     lines = []
     for user, ids in sorted(by_user.items(), key=lambda item: -len(item[1]))[:_USERS]:
         lengths = [length for id in ids if (length := base[id].history) is not None]
-        means = [_mean(own, ids, found.measure) for own in records]
+        measured = [id for id in ids if found.measure in base[id].metrics]
+        means = [_mean(own, measured, found.measure) for own in records]
         lines.append([visible(user), len(ids), max(lengths, default=None), means])
     return lines
 

@@ -271,19 +271,19 @@ def fitted_weights(
     Raises UserError where the config does not let others' data shape parameters.
     """
     run.learns_from_others("retrieve.how weighted")
-    asked = feedback.questions(run)
-    everything = replace(even, k=_ALL)
+    judged = learns_from == "feedback" or (learns_from == "auto" and run.task.kind != "retrieval")
+    asked, everything = replace(feedback.questions(run), answered=judged), replace(even, k=_ALL)
     needs = {
         "store": run.data,
         "ranked": rankings(run, asked, "rank_for_fusion", retrieve=everything, select=TopK()),
     }
-    if learns_from == "feedback" or (learns_from == "auto" and run.task.kind != "retrieval"):
+    if judged:
         expand, answers = run.config.expand, Ipa.like(run)
         needs["lessons"] = feedback.feedback(
             run, "fusion", expand=expand, retrieve=even, select=TopK(), generate=answers
         )
     fit = (names, asked, temperature, ridge, feedback.least_range(run))
-    return Stage("fusion", fit, needs, _fit, _load, check=partial(_check, run, asked, "lessons" in needs))
+    return Stage("fusion", fit, needs, _fit, _load, check=partial(_check, run, asked, judged))
 
 
 @builds_nodes

@@ -24,7 +24,8 @@ from pbr_jax.system import System
 
 @dataclass(frozen=True, kw_only=True)
 class Oracle(ByScore):
-    """Candidates by log p(target | prompt with this candidate alone), in nats ("oracle singles")."""
+    """Candidates by log p(target | prompt with this candidate alone), in nats ("oracle singles"). Those of a
+    question that has evidence and no target keep their order."""
 
     method: Literal["oracle"] = "oracle"
 
@@ -39,16 +40,17 @@ class Oracle(ByScore):
 
     @builds_nodes
     def check_run(self, run: Run) -> None:
-        store: Store = run.data.value
-        for example in store.examples():
-            _check_target(example)
+        examples = list(run.data.value.examples())
+        some = any(example.target is not None for example in examples)
+        for example in examples:
+            _check_target(example, evidence=some)
 
     def scores(self, batch: Batch, tally: Tally, *, llm: LLM, write: PromptWriter) -> list[np.ndarray]:
         singles = [
             (e, [c]) for e, ranking in zip(batch.examples, batch.rankings, strict=True) for c in ranking
         ]
         for example, _ in singles:
-            _check_target(example)
+            _check_target(example, evidence=True)
         with tally.timed("select_llm"):
             system = System({"llm": llm, "write": write})
             scored = system.score([e for e, _ in singles], [ranking for _, ranking in singles])
@@ -58,12 +60,13 @@ class Oracle(ByScore):
             select_prompt_tokens=sum(llm.num_tokens(prompt.messages) for prompt, _ in scored),
             select_answer_tokens=sum(score.tokens for score in scores),
         )
-        values = iter(scores)
-        return [np.array([next(values).total for _ in ranking]) for ranking in batch.rankings]
+        values = iter([0.0 if score is None else score.total for _, score in scored])
+        return [np.array([next(values) for _ in ranking]) for ranking in batch.rankings]
 
 
-def _check_target(example: Example) -> None:
-    if example.target is None:
+def _check_target(example: Example, *, evidence: bool) -> None:
+    """Raises UserError for a question without a target, or with `evidence` for one without evidence too."""
+    if example.target is None and not (evidence and example.relevant):
         raise UserError(
             f"select.method oracle reads the answers, and question {example.id!r} has none; take a split "
             "with targets, or another method"
