@@ -201,7 +201,7 @@ def test_the_models_probabilities_judge_and_nothing_of_it_is_kept(
         )
         messages = [{"role": "user", "content": prompt}]
         scores = system.llm.score([messages] * len(likely), list(likely))
-        odds = np.exp([score.total for score in scores])
+        odds = np.exp([score.total / score.tokens for score in scores])
         np.testing.assert_allclose(list(likely.values()), odds / odds.sum(), rtol=1e-6)
         assert system.remarks.log.remarks()[0].llm == system.llm.fingerprint
         kept = answers(tmp_path)
