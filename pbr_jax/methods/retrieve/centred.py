@@ -13,9 +13,10 @@ from typing import Any, Literal
 import numpy as np
 
 from pbr_jax.base.files import write_text
-from pbr_jax.corpus.search import Kind
+from pbr_jax.corpus.search import Kind, Search
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Bound, Node, Slot, builds_nodes
+from pbr_jax.index import Matrix
 from pbr_jax.methods.expand.none import Nothing
 from pbr_jax.options import Learner
 from pbr_jax.pipeline import RetrieveSlot, Tally
@@ -55,9 +56,18 @@ class Centred(Learner, Searching):
         }
 
     def slot(
-        self, tally: Tally, *, state: Path, expand: Bound | None = None, **searched: Any
+        self,
+        tally: Tally,
+        *,
+        state: Path,
+        store: Store,
+        encoder: TextEncoder,
+        embeddings: Matrix,
+        shared: Search | None = None,
+        expand: Bound | None = None,
     ) -> RetrieveSlot:
-        return search(k=self.k, personalize=_centring(_read(state)), names=self.names, **searched)
+        centred = _centring(_read(state))
+        return search(store, encoder, embeddings, self.k, centred, shared, names=self.names)
 
     def observe(
         self, block: Any, *, store: Store, encoder: TextEncoder, expand: Bound | None = None, **values: Any

@@ -2,15 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-from pbr_jax.corpus.search import Kind
+from pbr_jax.corpus.search import Kind, Search
+from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node, builds_nodes
+from pbr_jax.index import Matrix
 from pbr_jax.options import added
 from pbr_jax.pipeline import RetrieveSlot, Tally
 from pbr_jax.stages import vectors
 from pbr_jax.stages.run import Run
 from pbr_jax.stages.search import Searching, search
+from pbr_jax.text.encode import TextEncoder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,5 +37,15 @@ class Dense(Searching):
         found = vectors.searched(run.changed(retrieve=self))
         return {"store": run.data, **found, "shared": vectors.shared(run, found["embeddings"], self.index)}
 
-    def slot(self, tally: Tally, **searched: Any) -> RetrieveSlot:
-        return search(k=self.k, least_own=self.least_own, names=self.names, **searched)
+    def slot(
+        self,
+        tally: Tally,
+        *,
+        store: Store,
+        encoder: TextEncoder,
+        embeddings: Matrix,
+        shared: Search | None = None,
+    ) -> RetrieveSlot:
+        return search(
+            store, encoder, embeddings, self.k, shared=shared, least_own=self.least_own, names=self.names
+        )

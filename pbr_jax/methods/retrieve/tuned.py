@@ -16,9 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from pbr_jax.base.types import Params, UserError
-from pbr_jax.corpus.search import Kind
+from pbr_jax.corpus.search import Kind, Search
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node, Stage, Value, builds_nodes
+from pbr_jax.index import Matrix
 from pbr_jax.methods.retrieve.dense import Dense
 from pbr_jax.methods.select.distilled import Distilled
 from pbr_jax.models.dual_encoder import dual_encoder, personalize
@@ -92,8 +93,17 @@ class Tuned(Distilled, Searching):
             needs["prefer"] = Value("preferences", (self.alpha, self.user_layers), inputs, _preferences)
         return needs
 
-    def slot(self, tally: Tally, *, prefer: Personalize | None = None, **searched: Any) -> RetrieveSlot:
-        return search(k=self.k, personalize=prefer, names=self.names, **searched)
+    def slot(
+        self,
+        tally: Tally,
+        *,
+        store: Store,
+        encoder: TextEncoder,
+        embeddings: Matrix,
+        shared: Search | None = None,
+        prefer: Personalize | None = None,
+    ) -> RetrieveSlot:
+        return search(store, encoder, embeddings, self.k, prefer, shared, names=self.names)
 
 
 def _preferences(
