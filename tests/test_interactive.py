@@ -75,7 +75,7 @@ def test_rows_in_python_are_data_of_ones_own(here: Path, fields: dict[str, Any],
     frame.to_csv("tickets.csv", index=False)
     assert pbr_jax.run("bm25", data="tickets.csv", **fields).path == found.path
     other = frame.rename(columns={"customer": "who", "question": "x", "reply": "y"})
-    with pytest.raises(UserError, match=r"name it: .* in Python columns=\{'user': 'COLUMN'\}$"):
+    with pytest.raises(UserError, match=r"name it: .* in Python columns=\{'user': 'COLUMN'\} and"):
         pbr_jax.run("bm25", data=other, **fields)
     columns = {"user": "who", "input": "x", "output": "y", "document": ["y"]}
     named = pbr_jax.run("bm25", data=other, columns=columns, **fields)
