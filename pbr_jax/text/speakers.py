@@ -11,7 +11,8 @@ from typing import Literal
 import regex
 
 from pbr_jax.base.types import SPEAKERS
-from pbr_jax.base.words import composed
+from pbr_jax.base.words import composed, person, words
+from pbr_jax.text.bm25 import QUESTION_WORDS
 
 Names = Literal["keep", "out", "i"]
 
@@ -21,15 +22,15 @@ _LETTER = r"[\p{L}\p{N}\p{M}_]"
 def speakers(fields: Iterable[Mapping[str, str]]) -> tuple[str, ...]:
     """The speakers that documents with these fields name, sorted."""
     listed = {found[SPEAKERS] for found in fields if SPEAKERS in found}
-    names = {" ".join(composed(name).split()) for names in listed for name in names.split(",")}
+    names = {" ".join(person(name).split()) for names in listed for name in names.split(",")}
     return tuple(sorted(filter(None, names)))
 
 
 def without(question: str, speakers: tuple[str, ...], names: Names) -> str:
     """A question without the full and first names of speakers, in any case.
 
-    `out` deletes them; `i` says "I" and "my" in their place. A question that names nobody, or nobody but a
-    speaker, stays as it is.
+    `out` deletes them, unless no word would be left; `i` says "I" and "my" in their place. A question that
+    names nobody stays as it is, and so does a name that is a question's word as well, such as Will.
 
     >>> without("What did ANN's sister give Bob Lee in Annecy?", ("Ann Day", "Bob Lee"), "i")
     'What did my sister give I in Annecy?'
@@ -41,15 +42,14 @@ def without(question: str, speakers: tuple[str, ...], names: Names) -> str:
         return "" if names == "out" else "my" if match["of"] else "I"
 
     edited, count = _pattern(speakers).subn(said, composed(question))
-    return " ".join(edited.split()) or question if count else question
+    return " ".join(edited.split()) if count and words(edited) else question
 
 
 @lru_cache(maxsize=64)
 def _pattern(speakers: tuple[str, ...]) -> regex.Pattern[str]:
     """Any of the names as a word of its own, with the sign of a possessive: Ann's, James's or James'."""
     known = {name for speaker in speakers for name in (speaker, speaker.split()[0])}
-    names = (regex.escape(name).replace(r"\ ", r"\s+") for name in sorted(known, key=len, reverse=True))
+    told = sorted((name for name in known if name.lower() not in QUESTION_WORDS), key=len, reverse=True)
+    names = "|".join(regex.escape(name).replace(r"\ ", r"\s+") for name in told) or "(?!)"
     possessive = rf"['’]s(?!{_LETTER})|(?<=s)['’](?=\s)"
-    return regex.compile(
-        rf"(?<!{_LETTER})(?:{'|'.join(names)})(?!{_LETTER})(?P<of>{possessive})?", regex.IGNORECASE
-    )
+    return regex.compile(rf"(?<!{_LETTER})(?:{names})(?!{_LETTER})(?P<of>{possessive})?", regex.IGNORECASE)

@@ -82,6 +82,8 @@ class Fused(Retrieve):
         if not self.of:
             raise UserError("retrieve.of is empty, want the retrievers that are fused, such as bm25 dense")
         check_parts(self.of)
+        if self.weights and not any(self.weights):
+            raise UserError("retrieve.weights is 0 for every retriever, want a number other than 0; set one")
         if self.weights and self.how == "weighted":
             raise UserError(
                 "retrieve.weights is set, and retrieve.how weighted fits them; leave one of them out"

@@ -237,6 +237,8 @@ def test_weights_are_of_the_parts_in_their_order(tmp_path: Path):
         Plan(Config(retrieve=Fused(weights=(1.0,))))
     with pytest.raises(UserError, match=r"retrieve\.how weighted fits them"):
         Fused(weights=(1.0, 2.0), how="weighted")
+    with pytest.raises(UserError, match=r"retrieve\.weights is 0 for every retriever, want .*; set one"):
+        Fused(weights=(0.0, -0.0))
     before = key_of(Fused())
     assert "weights" not in before
     assert key_of(Fused(weights=(1.0, 2.0))) == {**before, "weights": [1.0, 2.0]}
