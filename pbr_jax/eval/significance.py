@@ -109,7 +109,7 @@ def estimates(
     """
     missing = (np.isnan(np.concatenate(column.runs, axis=1)) for column in columns)
     known = [np.asarray(~lacking.any(axis=1)) for lacking in missing]
-    if not np.all(known):
+    if not (columns and np.all(known)):
         kept = [[user for user, one in zip(users, rows, strict=True) if one] for rows in known]
         how = {"resamples": resamples, "confidence": confidence, "seed": seed}
         alone = zip(columns, known, kept, strict=True)

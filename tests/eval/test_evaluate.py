@@ -194,6 +194,18 @@ def test_questions_without_a_target_are_noted():
     assert found.notes[0] == f"1 of 2 questions have no target, so they are left out of {', '.join(names)}"
 
 
+def test_a_category_without_targets_has_no_metrics_of_targets():
+    """Nothing was answered, so likelihoods are all that is measured, and they are of one category."""
+    known = [{"total": -2.0, "tokens": 2, "bytes": 4}, {"total": None, "tokens": None, "bytes": None}]
+    found = evaluate(
+        released("lamp_4"), ids=["a", "b"], users=["u", "v"], targets=["1", None], likelihoods=known,
+        categories=["told", "untold"], subsets={"rest": [False, True]},
+    )  # fmt: skip
+    assert found.by_category["untold"] == {"n": 1.0}
+    assert found.by_category_intervals["untold"] == found.over["rest"]["intervals"] == {}
+    assert set(found.by_category_intervals["told"]) == {"target_nll", "target_bpb"}
+
+
 def test_user_errors_name_the_example():
     with pytest.raises(UserError, match=r"lamp_3: 1 of 2 targets are missing, the first of example 'b'"):
         evaluate(
