@@ -198,7 +198,7 @@ def test_learned_weights_multiply_the_parts(tmp_path: Path):
     st.lists(
         st.lists(st.tuples(*[st.integers(-50, 50)] * 3), min_size=1, max_size=4), min_size=2, max_size=6
     ),
-    st.tuples(*[st.floats(-3, 3)] * 3),
+    st.tuples(*[st.floats(-3, 3)] * 3).filter(any),
 )
 def test_given_weights_multiply_the_standardised_scores_of_documents(of_documents, weights):
     """One part of whole documents, whose passages score alike, beside two of passages."""
