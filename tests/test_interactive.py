@@ -49,6 +49,7 @@ def tweets(write_tweets: Callable[..., Path]) -> Path:
     return write_tweets(histories)
 
 
+@pytest.mark.long
 def test_a_name_some_data_and_k_make_the_run_that_the_options_would(
     here: Path, tweets: Path, fields: dict[str, Any]
 ):
@@ -64,6 +65,7 @@ def test_a_name_some_data_and_k_make_the_run_that_the_options_would(
     assert again.values == found.values
 
 
+@pytest.mark.long
 def test_rows_in_python_are_data_of_ones_own(here: Path, fields: dict[str, Any], capfd: Any):
     frame = pytest.importorskip("pandas").DataFrame(ROWS)
     found = pbr_jax.run("bm25", data=frame, **fields)

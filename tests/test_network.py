@@ -81,6 +81,7 @@ def tweets(write_tweets) -> Path:
     return write_tweets({"ann": ["the cat sat on my sofa", "i love my cat"], "bob": ["what a goal that was"]})
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_whole_run_connects_to_nothing(tiny_models, tweets, tmp_path):
     outcome = run("dense.py", tweets, tmp_path / "out", **tiny_models)

@@ -217,6 +217,7 @@ def made(tmp_path: Path, tiny_models: dict[str, str]) -> Callable[..., Verdict]:
     return checked
 
 
+@pytest.mark.long
 def test_a_check_from_a_table_to_a_page(made: Callable[..., Verdict], tmp_path: Path) -> None:
     found = made(rows(12, 3, lambda u, i: f"user {u} says {i}"))
     assert (found.measure, found.questions, found.users) == ("target_nll", 24, 12)

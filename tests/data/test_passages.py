@@ -134,6 +134,7 @@ def test_an_id_that_stands_twice_is_told_with_its_place(tmp_path: Path) -> None:
 METHODS = ("bm25", "dense")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", METHODS)
 def test_questions_are_answered_from_shared_passages_without_collaboration(
     tmp_path: Path, tiny_models: dict[str, str], method: str

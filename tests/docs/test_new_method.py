@@ -54,6 +54,7 @@ def test_the_toy_is_short(shown: dict[str, Path]):
     assert len(shown["longest.py"].read_text().splitlines()) < 30
 
 
+@pytest.mark.long
 def test_the_toy_through_run_report_ask_sweep_and_python(
     shown: dict[str, Path], flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -254,6 +255,7 @@ def test_a_wrong_method_is_told_when_the_config_is_made(shown: dict[str, Path]):
         override(config, {"select.method": "longer"})
 
 
+@pytest.mark.long
 def test_a_method_that_learns_from_a_stream(
     shown: dict[str, Path], flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

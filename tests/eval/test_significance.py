@@ -226,6 +226,7 @@ def test_rows_of_equal_seeds_are_one_row_of_their_differences():
     assert apart.high - apart.low > 3 * (paired.high - paired.low)
 
 
+@pytest.mark.long
 def test_holm_is_that_of_statsmodels():
     multitest = pytest.importorskip("statsmodels.stats.multitest")
     key = np.random.default_rng(0)

@@ -136,6 +136,7 @@ def runs(place: dict[str, Any], tmp_path: Path, tiny_models: dict[str, str]) -> 
     return folders
 
 
+@pytest.mark.long
 def test_adversarial_questions_are_in_recall_and_a_row_of_their_own(runs: list[Path]):
     results = json.loads((runs[1] / "results.json").read_text())
     records = [json.loads(line) for line in (runs[1] / "predictions.jsonl").read_text().splitlines()]
@@ -155,6 +156,7 @@ def test_adversarial_questions_are_in_recall_and_a_row_of_their_own(runs: list[P
     check_differences(runs)
 
 
+@pytest.mark.long
 def test_the_oracle_leaves_their_order_as_it_was(
     place: dict[str, Any], tmp_path: Path, tiny_models: dict[str, str]
 ):

@@ -83,6 +83,7 @@ def sums(rows: Sequence[Row]) -> dict[str, tuple[int, int, int]]:
     return {row.stage: (row.prompts, row.read, row.written) for row in rows}
 
 
+@pytest.mark.long
 def test_what_is_estimated_is_what_a_run_then_asks(
     config: c.Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -110,6 +111,7 @@ def test_cached_answers_are_not_counted(config: c.Config, tmp_path: Path):
     }  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_dense_run_reads_its_documents_and_draws_what_it_shows(
     config: c.Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -50,6 +50,7 @@ def root(write_tweets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write_tweets({f"b{i}": [f"i love {topics[i]}", "about that day"] for i in range(3)})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "fields",
     [

@@ -171,6 +171,7 @@ def test_a_query_draws_the_anchor_towards_itself_and_every_user_has_their_own():
             np.testing.assert_allclose(after, expected, atol=1e-5)
 
 
+@pytest.mark.long
 def test_the_centre_of_a_group_is_that_of_each_user_alone_and_near_the_query():
     vectors, histories = documents(90), users(documents(90))
     queries = np.random.default_rng(6).normal(size=(len(SIZES), WIDTH)).astype(np.float32)

@@ -79,6 +79,7 @@ def test_a_server_passages_and_folds_go_together(place: dict[str, Any], tmp_path
     assert len(set(map(tuple, spans))) > 1
 
 
+@pytest.mark.long
 def test_the_text_about_the_user_is_no_part_of_what_the_wording_brings(
     place: dict[str, Any], tmp_path: Path
 ) -> None:

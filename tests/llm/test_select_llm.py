@@ -50,6 +50,7 @@ def scores(plan: Plan) -> list[list[tuple[int, float]]]:
     return [[(c.row, c.score) for c in ranking] for ranking in ranked]
 
 
+@pytest.mark.long
 def test_one_model_chooses_and_another_answers(made, other: Path, tiny_models):
     apart = Plan(made("query_likelihood", **{"select.llm.model": str(other)}))
     alone = Plan(made("query_likelihood"))
@@ -88,6 +89,7 @@ def says(path: str, request: Any) -> tuple[int, Any]:
     return 200, {"choices": [choice], "usage": {"prompt_tokens": 100, "completion_tokens": 3}}
 
 
+@pytest.mark.long
 def test_a_server_chooses_and_its_price_is_its_own(made, tmp_path: Path):
     """Four orders; where a server answers too, its four answers at the prices of llm."""
     with Server(says) as server:
@@ -196,6 +198,7 @@ def test_help_lists_its_fields(capsys: pytest.CaptureFixture[str]):
         assert ("the one that answers" in told) is there
 
 
+@pytest.mark.long
 def test_how_each_models_template_is_used_is_a_note_of_the_results(made, other: Path, tmp_path: Path) -> None:
     """One leaves out the system's message, the other opens thinking."""
     shutil.copytree(other, tmp_path / "thinks")

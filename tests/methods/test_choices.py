@@ -252,6 +252,7 @@ def log_p(tiny_models: dict[str, str]) -> Callable[[Sequence[dict[str, str]], st
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", FORMS)
 def test_a_run_chooses_as_torch_has_it(config, log_p, tmp_path: Path, form: str) -> None:
     results = run(config(**{"generate.method": "label", "generate.options": form}), tmp_path / "out")
@@ -291,6 +292,7 @@ def test_a_run_chooses_as_torch_has_it(config, log_p, tmp_path: Path, form: str)
     assert len(shown) == (0 if form == "cloze" else 4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("tokens", "cut"), [(900, 0), (64, 3)])
 def test_options_that_do_not_fit_are_counted_and_told(config, tmp_path: Path, tokens: int, cut: int) -> None:
     """The tiny model's tokens are bytes: the shortest question has 76 of them with its options."""

@@ -100,6 +100,7 @@ def test_replugs_likelihood_is_that_of_the_mixture_at_every_token(llm, write, lo
         assert written.documents == len(own)
 
 
+@pytest.mark.long
 def test_replug_of_one_document_is_in_prompt_augmentation(llm, write):
     singles = [own[:1] for own in RANKINGS]
     answers = slot(generate.Replug(max_new_tokens=6), llm)(EXAMPLES, singles, write)
@@ -111,6 +112,7 @@ def test_replug_of_one_document_is_in_prompt_augmentation(llm, write):
     np.testing.assert_allclose([s.total for _, s in scores], [s.total for s in wanted], atol=1e-5)
 
 
+@pytest.mark.long
 def test_replugs_answer_is_the_greedy_one_of_the_mixture(llm, write, log_p):
     tally, told = Tally(), {}
     answers = slot(generate.Replug(max_new_tokens=5), llm, tally)(
@@ -181,6 +183,7 @@ def test_an_answer_goes_on_after_another_document(llm, write):
     assert tally.counts["generate_calls"] == -(-len(tokens) // 3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", [generate.Replug(), generate.IcRalm(stride=3)])
 def test_answers_end_before_a_stop_string_and_strides_end_with_them(llm, write, method: Any):
     def answered(stop: tuple[str, ...], told: dict[int, str], tally: Tally) -> list[str]:
@@ -198,6 +201,7 @@ def test_answers_end_before_a_stop_string_and_strides_end_with_them(llm, write, 
         assert ended.counts["generate_calls"] < whole.counts["generate_calls"]
 
 
+@pytest.mark.long
 def test_reranking_by_likelihood_takes_the_document_that_explains_what_was_said(llm, write):
     own, example = ranking([1, 0, 3, 2]), EXAMPLES[2]
     method = generate.IcRalm(stride=4, rerank="likelihood", reranked=6)
@@ -221,6 +225,7 @@ HISTORIES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["replug", pytest.param("ic_ralm", marks=pytest.mark.long)])
 def test_a_run_answers_scores_and_asks_nothing_twice(
     tiny_models, write_tweets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str

@@ -32,6 +32,7 @@ class Given:
         self.read = lambda *_: values
 
 
+@pytest.mark.long
 def test_a_planted_half_life_is_learned_from_the_feedback(tmp_path: Path):
     """Each question's feedback is what the scores of a known prior would make of its candidates."""
     module, draw = example("learned_recency"), np.random.default_rng(8)
@@ -57,6 +58,7 @@ def test_a_planted_half_life_is_learned_from_the_feedback(tmp_path: Path):
     assert [c.row for c in ranked][:3] == sorted(worth, key=lambda row: -worth[row])[:3]
 
 
+@pytest.mark.long
 def test_a_trained_method_runs_and_is_refused_without_leave(
     tiny_models, write_tweets, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

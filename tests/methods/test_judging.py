@@ -254,6 +254,7 @@ def test_query_likelihood_is_the_mean_log_probability_of_the_query(llm):
     assert tally.counts["select_answer_tokens"] == len(TEXTS) * llm.count("query 0")
 
 
+@pytest.mark.long
 def test_pointwise_is_the_log_odds_of_yes(llm):
     (found,) = chosen(select.Pointwise(), llm, [ranking(TEXTS)])
     write = Writer(WORDING, 300, 2048, llm.count, llm.truncate)

@@ -171,6 +171,7 @@ def test_no_examples_have_no_answers(tiny_models):
     assert slot([], [], lambda examples, rankings: []) == []
 
 
+@pytest.mark.long
 def test_an_interrupted_run_asks_only_for_what_is_missing(tiny_models, tmp_path: Path):
     """Scores are kept as they come; whoever watches is told of every answer once."""
     count = 30  # two of the windows that are scored at a time

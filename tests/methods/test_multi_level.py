@@ -219,6 +219,7 @@ def test_the_oracle_needs_relevant_documents():
     assert chosen(ORACLE, Says(), []) == []
 
 
+@pytest.mark.long
 def test_one_document_is_judged_as_pointwise_judges_it(tiny_models):
     llm = JaxLLM(Path(tiny_models["llm.model"]), batch_size=4)
     odds = {c.row: c.score for c in chosen(Pointwise(), llm, [ranking(9)])[0]}

@@ -252,6 +252,7 @@ def test_histories_reach_the_encoder_oldest_first(tmp_path):
     assert seen == [[2, 1, 3, 0]]
 
 
+@pytest.mark.long
 def test_the_transformer_encodes_known_and_unknown_users_alike(tmp_path, circle):
     model = UserTransformerConfig(width=D, max_documents=4)
     params = user_transformer(model).init(jax.random.key(0))

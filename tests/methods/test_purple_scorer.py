@@ -51,6 +51,7 @@ LENGTHS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fusion", "case"),
     sorted({(fusion, "mixed") for fusion in FUSIONS} | {("cross_attention", case) for case in LENGTHS}),

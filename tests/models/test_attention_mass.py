@@ -35,6 +35,7 @@ def test_the_mass_equals_torchs_attention(case: str, tmp_path: Path):
     np.testing.assert_allclose(np.asarray(found).sum(1), heads * watched.sum(1), rtol=1e-5)
 
 
+@pytest.mark.long
 def test_what_was_read_before_gets_its_mass_too_shared_or_not(tmp_path: Path):
     reference = save(CASES["grouped_tied"], tmp_path)
     model, params, _ = causal_lm.load(tmp_path)

@@ -136,6 +136,7 @@ def alone(text: np.ndarray) -> np.ndarray:
     return np.asarray(APPLY(PARAMS, text[None], segments=np.ones((1, len(text)), np.int32)))[0]
 
 
+@pytest.mark.long
 def test_padding_and_neighbours_change_nothing() -> None:
     ids = np.full((len(TEXTS), 12), 39, np.int32)
     segments = np.zeros((len(TEXTS), 12), np.int32)

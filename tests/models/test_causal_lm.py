@@ -205,6 +205,7 @@ def test_gradients_equal_torch(case, folder):
         np.testing.assert_allclose(ours, theirs.numpy(), atol=1e-4, err_msg=name)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", ["grouped_tied", "gemma3", "mistral"])
 def test_past_equals_whole_forward(case, folder):
     """Pieces read one after another, single tokens among them, give what one pass gives."""

@@ -146,6 +146,7 @@ def test_a_field_that_is_read_is_read_as_by_transformers(
     assert compared > 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_tensor_of_a_file_is_used_or_named(name: str, folders: dict[str, Path], tmp_path: Path) -> None:
     """Each is changed in turn, a head too where the config says that it is the embedding."""

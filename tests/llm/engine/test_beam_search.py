@@ -97,6 +97,7 @@ def encoder_decoder(tmp_path_factory):
     return reference, t5.load(folder)[0], folder
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_beams", [2, 3, 4])
 def test_an_encoder_decoder_finds_what_hugging_face_finds(encoder_decoder, num_beams):
     reference, model, folder = encoder_decoder

@@ -61,6 +61,7 @@ def continuation(reference, ids, new):
     return tokens[: tokens.index(1)] if 1 in tokens else tokens
 
 
+@pytest.mark.long
 def test_greedy_equals_hugging_face(tiny):
     path, reference = tiny
     llm = JaxLLM(path, batch_size=4)
@@ -71,6 +72,7 @@ def test_greedy_equals_hugging_face(tiny):
     assert llm.generate(PROMPTS, Sampling(20)) == [llm._codec.decode(tokens) for tokens in wanted]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_beams", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_beams_equal_hugging_face(tiny, num_beams):
     path, reference = tiny
@@ -139,6 +141,7 @@ def test_batching_and_padding_do_not_change_results(tiny):
     np.testing.assert_allclose([s.total for s in alone], [s.total for s in together], atol=1e-4)
 
 
+@pytest.mark.long
 def test_sampling_is_seeded_by_prompt_and_occurrence(tiny):
     llm = JaxLLM(tiny[0], batch_size=8)
     options: dict[str, Any] = dict(max_new_tokens=12, temperature=1.0)
@@ -151,6 +154,7 @@ def test_sampling_is_seeded_by_prompt_and_occurrence(tiny):
     assert among[0] != among[4]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("temperature", [0.0, pytest.param(0.7, marks=pytest.mark.long)])
 def test_a_resumed_call_gives_the_same_texts_and_computes_only_the_rest(tiny, temperature):
     """Interrupted after any number of answers; and whatever other answers are known."""
@@ -286,6 +290,7 @@ def test_mistakes_are_user_errors(tiny, call, message):
         call(JaxLLM(tiny[0]))
 
 
+@pytest.mark.long
 def test_one_prompt_that_is_too_long_does_not_cost_the_others_their_answers(tiny):
     llm, texts, scores = JaxLLM(tiny[0], batch_size=4), {}, {}
     prompts = [*PROMPTS, "z" * 96, "z" * 97]
@@ -299,6 +304,7 @@ def test_one_prompt_that_is_too_long_does_not_cost_the_others_their_answers(tiny
     assert sorted(scores) == list(range(len(PROMPTS)))
 
 
+@pytest.mark.long
 def test_a_prompt_that_is_cut_keeps_its_two_ends(tiny):
     path, _ = tiny
     cut = JaxLLM(path, overflow="cut")
@@ -330,6 +336,7 @@ def test_tokens_that_the_model_has_no_row_for_are_an_error(tiny, tmp_path):
             call()
 
 
+@pytest.mark.long
 def test_logits_that_are_not_numbers_are_an_error(tiny, tmp_path):
     import safetensors.numpy
 
@@ -429,6 +436,7 @@ def test_fingerprint_tells_weights_formats_platforms_and_templates_apart(tiny, t
     assert JaxLLM(tmp_path).fingerprint != first.fingerprint
 
 
+@pytest.mark.long
 def test_bfloat16_generates(tiny):
     assert len(JaxLLM(tiny[0], dtype="bfloat16").generate(PROMPTS, Sampling(4))) == len(PROMPTS)
 

@@ -43,6 +43,7 @@ def logits(model: Any, ids: list[int]) -> Any:
         return model(torch.tensor([ids])).logits[0]
 
 
+@pytest.mark.long
 def test_scores_together_are_scores_alone_and_those_of_transformers(phi):
     """Prompts share 40 tokens; with their targets they end below, at and above the original context."""
     path, model = phi

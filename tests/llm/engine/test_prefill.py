@@ -179,6 +179,7 @@ def test_an_accelerator_is_given_batches_ahead_and_every_score_finds_its_pair(mo
     assert Waits.most == min(ahead + 1, Waits.given)
 
 
+@pytest.mark.long
 def test_scores_do_not_depend_on_how_many_batches_wait():
     """Prompts that share beginnings and rows, of a model that computes."""
     draw = np.random.default_rng(2)

@@ -40,6 +40,7 @@ def test_top_p_keeps_the_smallest_set_with_that_mass(top_p, kept):
 
 
 # Subnormal numbers are 0 to XLA, and so as probable as 0.
+@pytest.mark.long
 @given(
     st.lists(st.floats(-80, 80, width=32, allow_subnormal=False), min_size=9, max_size=9),
     st.floats(0.01, 0.999),

@@ -30,6 +30,7 @@ def pieces(texts: list[str], length: int) -> list[str]:
     return [piece for piece in found if len(piece) == length and "\ufffd" not in piece]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     [

@@ -113,6 +113,7 @@ def test_batches_do_not_change_results(tiny, llm):
     np.testing.assert_allclose([s.total for s in one], [s.total for s in many], atol=1e-4)
 
 
+@pytest.mark.long
 def test_sampling_is_seeded_by_the_prompt_and_its_occurrence(llm):
     options: dict[str, Any] = dict(max_new_tokens=5, temperature=1.5)
     first = llm.generate(["the cat", "hat", "the cat"], Sampling(**options, seed=1))
@@ -184,6 +185,7 @@ def test_one_prompt_that_is_too_long_does_not_cost_the_others_their_answers(llm)
     assert sorted(scores) == [0, 2]
 
 
+@pytest.mark.long
 def test_a_prompt_that_is_cut_keeps_its_two_ends(tiny):
     cut = T5LLM(tiny[0], overflow="cut")
     whole, kept = "head" + "m" * 90 + "tail.", "head" + "m" * 38 + "tail."  # and the end token

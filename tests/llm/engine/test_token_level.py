@@ -52,6 +52,7 @@ def greedy(reference: Any, prompts: list[list[int]], weights: list[float], new: 
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("batch_size", [1, 4])
 def test_a_mixture_decodes_what_the_mixed_distributions_say(tiny, batch_size: int):
     path, reference = tiny
@@ -74,6 +75,7 @@ def test_a_mixture_decodes_what_the_mixed_distributions_say(tiny, batch_size: in
     assert found[0] not in ([*map(list, (found[3], found[4]))])  # a mixture, not one of its parts
 
 
+@pytest.mark.long
 def test_samples_of_a_mixture_follow_its_distribution(tiny):
     path, reference = tiny
     llm, pair = JaxLLM(path, batch_size=4), PROMPTS[:2]

@@ -82,6 +82,7 @@ REPLIES = st.one_of(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(st.lists(REPLIES, min_size=1, max_size=6))
 def test_each_question_ends_in_an_answer_that_is_kept_or_is_counted_by_its_reason(
@@ -189,6 +190,7 @@ def config(write_tweets: Callable[..., Path], fresh_cache: None) -> Callable[...
     return made
 
 
+@pytest.mark.long
 def test_a_run_goes_on_without_one_question_which_comparisons_leave_out(config, tmp_path: Path):
     seen: list[str] = []
 

@@ -49,6 +49,7 @@ def near(tiny) -> tuple[JaxLLM, list[str], list[Score]]:
     return llm, llm.generate(PROMPTS, Sampling(8)), llm.score(PROMPTS, TARGETS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_model_behind_a_server_answers_as_it_does_in_this_process(tiny, near, dialect):
     llm, texts, scores = near

@@ -61,6 +61,7 @@ def test_a_server_that_refuses_them_is_asked_without_and_the_answer_is_cut_here(
     assert capsys.readouterr().err.count("the server refuses stop") == 1
 
 
+@pytest.mark.long
 def test_a_model_behind_a_server_ends_where_it_does_in_this_process(tiny):
     llm, prompts = JaxLLM(tiny, batch_size=4), ["the cat", "a", "on the mat"]
     whole = llm.generate(prompts, Sampling(12))

@@ -40,6 +40,7 @@ def folder(tmp_path_factory):
     return path
 
 
+@pytest.mark.long
 def test_embedded_model_renders_and_encodes_as_transformers():
     from transformers import AutoTokenizer
 

@@ -93,6 +93,7 @@ def test_a_map_learns_from_past_blocks_alone_and_reports_its_labels(squad, tmp_p
     assert [n for n in learned.values["notes"] if "retrieve.method luf learns from supervision" in n]
 
 
+@pytest.mark.long
 def test_others_beside_it_count_as_in_fused_and_it_learns_as_alone(squad, tmp_path: Path, fresh_cache: Path):
     """Against the standardised sum of both rankings of all paragraphs, block by block."""
     told = {**squad(), "retrieve.k": 12, "retrieve.update.epochs": 20}

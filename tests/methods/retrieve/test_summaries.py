@@ -138,6 +138,7 @@ def test_turns_of_one_block_do_not_see_one_another(
     assert results.values["counts"]["summaries_found"] == 0
 
 
+@pytest.mark.long
 def test_turns_arrive_round_by_round(root: Path, tiny_models: dict[str, str], tmp_path: Path) -> None:
     told = {"stream.size": 9, "stream.order": "by_round", "stream.keep": 1}
     results = pbr_jax.run(config(root, tiny_models, **told), tmp_path / "rounds")
