@@ -13,6 +13,7 @@ from pbr_jax.eval.metrics import LOWER_IS_BETTER, plain_mean, text_metric, withi
 from pbr_jax.eval.render import Block, Paragraph
 from pbr_jax.eval.runs import Record, Row, Run, confidence_of, seeds_of, setting
 from pbr_jax.eval.significance import FEW, FEWEST, POWER, Column, Difference, Finish, estimates, holm, mcnemar
+from pbr_jax.options import Eval
 
 ABSENT = "–"
 """What stands where there is nothing to say."""
@@ -256,7 +257,7 @@ def paired(
     intervals = estimates(
         list(known.values()),
         list(clusters.values()),
-        resamples=int(setting(reference.first, "eval.resamples", 2000.0)),
+        resamples=int(setting(reference.first, "eval.resamples", Eval.resamples)),
         confidence=confidence or confidence_of(reference.first),
     )
     return {name: _in_range(name, one) for name, one in zip(known, intervals, strict=True)}

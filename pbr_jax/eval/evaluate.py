@@ -24,6 +24,7 @@ from pbr_jax.eval.metrics import (
 from pbr_jax.eval.overlap import rouge_words
 from pbr_jax.eval.ranking import Groups, is_ranking_metric, ranking_metric
 from pbr_jax.eval.significance import FEW, FEWEST, Column, Finish, estimates
+from pbr_jax.options import Eval
 from pbr_jax.tasks import ANSWER_METRICS, Task
 
 
@@ -259,7 +260,7 @@ def evaluate(
     categories: Sequence[str] | None = None,
     blocks: Sequence[int] | None = None,
     subsets: Mapping[str, Sequence[bool]] | None = None,
-    resamples: int = 2000,
+    resamples: int = Eval.resamples,
     confidence: float = 0.95,
     seed: int = 0,
 ) -> Evaluation:

@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from pbr_jax.options import Eval
+
 Finish = Callable[[np.ndarray], np.ndarray]
 
 FEW = 20
@@ -99,7 +101,7 @@ def estimates(
     columns: Sequence[Column],
     users: Sequence[str],
     *,
-    resamples: int = 2000,
+    resamples: int = Eval.resamples,
     confidence: float = 0.95,
     seed: int = 0,
 ) -> list[Difference]:
@@ -162,9 +164,13 @@ def resampled_means(
     users = len(counts)
     both = np.column_stack([sums, counts])
     chunk = max(1, _CELLS // users)
-    sizes = [min(chunk, resamples - start) for start in range(0, resamples, chunk)]
-    share = np.full(users, 1 / users)
-    totals = np.concatenate([generator.multinomial(users, share, size=b).astype(float) @ both for b in sizes])
+    totals = np.empty((resamples, both.shape[1]))
+    for start in range(0, resamples, chunk):
+        here = totals[start : start + chunk]
+        drawn = generator.integers(users, size=(len(here), users))
+        drawn += users * np.arange(len(here))[:, None]
+        times = np.bincount(drawn.ravel(), minlength=drawn.size).reshape(drawn.shape)
+        here[:] = times.astype(float) @ both
     return totals[:, :-1] / totals[:, -1:]
 
 

@@ -20,6 +20,7 @@ from pbr_jax.eval.overlap import COPIED, COPIED_WORDS
 from pbr_jax.eval.render import Block, Figure, Paragraph, Table
 from pbr_jax.eval.runs import UNTOLD, Category, Row, Run, confidence_of, setting
 from pbr_jax.eval.significance import FEW, Column, estimates
+from pbr_jax.options import Eval
 
 MARK = "†"  # of rows that are mostly not what their name says
 _TOLERATED = 0.2  # share of questions that may fall back unmarked
@@ -129,7 +130,7 @@ def intervals(row: Row, names: Sequence[str], confidence: float) -> dict[str, In
         computed = estimates(
             list(known.values()),
             list(clusters.values()),
-            resamples=int(setting(row.first, "eval.resamples", 2000.0)),
+            resamples=int(setting(row.first, "eval.resamples", Eval.resamples)),
             confidence=confidence,
             seed=int(setting(row.first, "seed", 0.0)),
         )

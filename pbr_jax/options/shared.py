@@ -362,7 +362,7 @@ class Eval(Options):
     # score; on: also without generated answers
     likelihood: Literal["auto", "on", "off"] = "auto"
     # number of bootstrap resamples of the users. The bootstrap is used for at least 20 users
-    resamples: int = 2000
+    resamples: int = 10_000
     confidence: float = 0.95  # confidence level of the intervals, from 0.5 to 0.9999
     # number of questions shown in full at the end, with their answers. Answers are decoded for them if
     # necessary
