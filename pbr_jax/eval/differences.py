@@ -11,7 +11,7 @@ from pbr_jax.base.tables import Bold, Table
 from pbr_jax.eval import dialogue
 from pbr_jax.eval.metrics import LOWER_IS_BETTER, plain_mean, text_metric, within_range
 from pbr_jax.eval.render import Block, Paragraph
-from pbr_jax.eval.runs import Record, Row, Run, confidence_of, seeds_of, setting
+from pbr_jax.eval.runs import Record, Row, Run, beside, confidence_of, measured, seeds_of, setting
 from pbr_jax.eval.significance import FEW, FEWEST, POWER, Column, Difference, Finish, estimates, holm, mcnemar
 from pbr_jax.options import Eval
 
@@ -209,10 +209,11 @@ def differences(
             *([f"McNemar {name}"] if name in binary else []),
         ]
     for i, row in enumerate(others):
-        cells = [row.label]
+        cells, shared = [row.label], shared_clusters([*row.runs, *reference.runs])
+        both = [record for id, record in (row.first.records or {}).items() if id in shared]
         for name in names:
             found, p = by_row[i].get(name), corrected.get((i, name))
-            text = _difference_text(found, p)
+            text = _difference_text(found, p, beside(measured(both, name), reference.first.n))
             cells += [Bold(text) if is_shown(found, p, alpha) else text, _seen(found)]
             if name in binary:
                 cells.append(_counts_text(counts[i].get(name), corrected_counts.get((i, name))))
@@ -360,13 +361,13 @@ def _family(corrected: Mapping[tuple[int, str], float]) -> str:
     return f"p corrected over the {several} comparison{'s' * (several != '1')} of each metric (Holm)"
 
 
-def _difference_text(difference: Difference | None, p: float | None) -> str:
+def _difference_text(difference: Difference | None, p: float | None, n: str) -> str:
     if difference is None:
         return ABSENT
     if difference.low == difference.high:  # one user, or equal answers: nothing to infer from
-        return f"{difference.value:+.4f}"
+        return f"{difference.value:+.4f}{n}"
     text = f"{difference.value:+.4f} [{difference.low:+.4f}, {difference.high:+.4f}]"
-    return text if p is None else f"{text} {_p(p)}"
+    return f"{text}{n}" if p is None else f"{text} {_p(p)}{n}"
 
 
 def _seen(difference: Difference | None) -> str:

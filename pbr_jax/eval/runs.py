@@ -286,6 +286,17 @@ def differing_fields(run: Run, others: Sequence[Run]) -> list[str]:
     return differing
 
 
+def measured(records: Iterable[Record], name: str) -> int:
+    """How many of these questions have a metric; all of them where it is computed over all at once."""
+    has = [name in record.metrics for record in records]
+    return sum(has) or len(has)
+
+
+def beside(count: int, n: int) -> str:
+    """What stands beside a metric that is measured on another number of questions than n."""
+    return "" if count in (0, n) else f" (n={count:,})"
+
+
 def _label(run: Run, others: Sequence[Run]) -> str:
     settings = (f"{key}={run.config.get(key)}" for key in differing_fields(run, others))
     return " ".join([run.system, *settings])

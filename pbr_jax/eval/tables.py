@@ -7,7 +7,7 @@ that had one such."""
 import json
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from pbr_jax.eval.evaluate import JUDGE_METRICS, ONE_ANSWER, OTHER
 from pbr_jax.eval.metrics import LOWER_IS_BETTER, plain_mean, within_range
 from pbr_jax.eval.overlap import COPIED, COPIED_WORDS
 from pbr_jax.eval.render import Block, Figure, Paragraph, Table
-from pbr_jax.eval.runs import UNTOLD, Category, Row, Run, confidence_of, setting
+from pbr_jax.eval.runs import UNTOLD, Category, Record, Row, Run, beside, confidence_of, measured, setting
 from pbr_jax.eval.significance import FEW, Column, estimates
 from pbr_jax.options import Eval
 
@@ -150,7 +150,12 @@ def values(rows: Sequence[Row], names: Sequence[str], *, explained: bool = True)
     for i, row in enumerate(rows):
         known = intervals(row, names, confidence)
         texts = [label(row), *(columns[field][i] for field in columns), str(row.first.n), _count(row)]
-        texts += [_text([run.metrics for run in row.runs], name, known.get(name)) for name in names]
+        of_all = [*(row.first.records or {}).values()]
+        texts += [
+            _text([run.metrics for run in row.runs], name, known.get(name))
+            + beside(measured(of_all, name), row.first.n)
+            for name in names
+        ]
         table.append(texts)
     several = any(len(row.runs) > 1 for row in rows)
     what = rows[0].first.clusters
@@ -160,16 +165,22 @@ def values(rows: Sequence[Row], names: Sequence[str], *, explained: bool = True)
 
 def categories(rows: Sequence[Row], names: Sequence[str]) -> list[Table]:
     """Every row's metrics by category; nothing where examples have no categories."""
-    return _by(rows, names, "category", [[run.categories for run in row.runs] for row in rows])
+    groups = [[run.categories for run in row.runs] for row in rows]
+    return _by(rows, names, "category", groups, lambda record: (record.category,))
 
 
 def parts(rows: Sequence[Row], names: Sequence[str]) -> list[Table]:
     """Every row's metrics by part of its stream; nothing where no run is a stream."""
-    return _by(rows, names, "part of the stream", [[run.over for run in row.runs] for row in rows])
+    groups = [[run.over for run in row.runs] for row in rows]
+    return _by(rows, names, "part of the stream", groups, lambda record: record.over)
 
 
 def _by(
-    rows: Sequence[Row], names: Sequence[str], kind: str, groups: list[list[dict[str, Category]]]
+    rows: Sequence[Row],
+    names: Sequence[str],
+    kind: str,
+    groups: list[list[dict[str, Category]]],
+    groups_of: Callable[[Record], Sequence[str]],
 ) -> list[Table]:
     """A line for each row and group of its questions. `groups`: of the runs of each row."""
     table = []
@@ -177,7 +188,12 @@ def _by(
         for group in dict.fromkeys(name for run in of_row for name in run):
             here = [run[group] for run in of_row if group in run]
             own = here[0].intervals if len(here) == 1 else {}
-            texts = (_text([one.metrics for one in here], name, _with_width(own.get(name))) for name in names)
+            of_group = [one for one in (row.first.records or {}).values() if group in groups_of(one)]
+            texts = (
+                _text([one.metrics for one in here], name, _with_width(own.get(name)))
+                + beside(measured(of_group, name), here[0].n)
+                for name in names
+            )
             count = ABSENT if here[0].users is None else str(here[0].users)
             table.append([row.label, group, str(here[0].n), count, *texts])
     what = rows[0].first.clusters

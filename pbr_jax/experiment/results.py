@@ -11,7 +11,7 @@ from pbr_jax.base.types import UserError
 from pbr_jax.eval.cards import QuestionCard, cards
 from pbr_jax.eval.differences import is_shown, obstacles, paired, shared_clusters
 from pbr_jax.eval.metrics import LOWER_IS_BETTER
-from pbr_jax.eval.runs import Row, confidence_of, read_run, run_labels
+from pbr_jax.eval.runs import Row, beside, confidence_of, measured, read_run, run_labels
 from pbr_jax.eval.significance import FEWEST, Difference
 
 if TYPE_CHECKING:
@@ -124,7 +124,8 @@ class Comparison:
     """Paired differences of two runs on the same questions, first run minus second, in each metric.
 
     `values` contains the metrics of both runs. Confidence intervals are computed over `clusters` ("users" or
-    "units"), and `members` is their number. `questions` is the number of questions.
+    "units"), and `members` is their number. `questions` is the number of questions, and `measured` is the
+    number of those that have each metric.
     """
 
     first: str
@@ -135,6 +136,7 @@ class Comparison:
     confidence: float
     values: Mapping[str, tuple[float, float]]
     differences: Mapping[str, Difference]
+    measured: Mapping[str, int]
 
     def better(self, metric: str) -> str:
         """The label of the run that is significantly better in a metric, or "" if neither is.
@@ -148,9 +150,10 @@ class Comparison:
         return self.first if (one.value > 0) != (metric in LOWER_IS_BETTER) else self.second
 
     def to_frame(self) -> "pandas.DataFrame":
-        """A pandas frame with a row per metric: both values, difference, interval, p-value and better run."""
+        """A pandas frame with a row per metric: n, both values, difference, interval, p-value, better run."""
         rows = (
-            {"metric": name, "first": self.values[name][0], "second": self.values[name][1],
+            {"metric": name, "n": self.measured[name],
+             "first": self.values[name][0], "second": self.values[name][1],
              **dict(zip(("difference", "low", "high", "p_value"), one)), "better": self.better(name)}
             for name, one in self.differences.items()
         )  # fmt: skip
@@ -158,7 +161,8 @@ class Comparison:
 
     def _table(self) -> Table:
         rows = [
-            [name, *map(number, self.values[name]), number(one.value, "+"), interval(one[1:3], "+"),
+            [name + beside(self.measured[name], self.questions),
+             *map(number, self.values[name]), number(one.value, "+"), interval(one[1:3], "+"),
              "–" if one.p_value is None else _p_text(one.p_value), self.better(name) or "–"]
             for name, one in self.differences.items()
         ]  # fmt: skip
@@ -218,6 +222,7 @@ def compare(first: Results | str | Path, second: Results | str | Path) -> Compar
         confidence=confidence_of(runs[0]),
         values={name: (runs[0].metrics[name], runs[1].metrics[name]) for name in found},
         differences=found,
+        measured={name: measured(map((runs[0].records or {}).__getitem__, clusters), name) for name in found},
     )
 
 

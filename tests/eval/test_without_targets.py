@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from run_folders import change
 
 import pbr_jax
 from pbr_jax.config import Config, override
@@ -93,6 +94,36 @@ def test_a_judge_leaves_out_what_it_cannot_grade() -> None:
     found = judged([0.5, None, 0.6, 0.1, 1.0], list("aaabb"), **how)
     assert found == judged([0.5, 0.6, 0.1, 1.0], list("aabb"), **how)
     assert found["n"] == 4
+
+
+@pytest.mark.parametrize("modulus", [1, 3])
+def test_a_metric_of_other_questions_than_all_has_its_number_beside_it(
+    tmp_path: Path, write: Any, tables: Any, modulus: int
+) -> None:
+    """Of 24 questions, each third has no likelihood, or (1) all have one; two categories in turn."""
+    folders, has = [], [modulus == 1 or i % 3 > 0 for i in range(24)]
+    for place, system in enumerate(("bm25", "dense")):
+        folder = write(tmp_path / system, system, ["1"] * 24, categories=[f"c{i % 2}" for i in range(24)])
+        metrics = {"mae": 1.0, "target_nll": 2.0}
+        change(folder, metrics=metrics, by_category={f"c{i}": {"n": 12, **metrics} for i in range(2)}, edit=(
+            lambda i, line, place=place: {"category": f"c{i % 2}", "metrics": {
+                "mae": float((i + place) % 3), **({"target_nll": place + i % 5 + 0.5} if has[i] else {})
+            }}))  # fmt: skip
+        folders.append(folder)
+    values, differences, of_category = tables(report(folders, reference="bm25"))[:3]
+    beside = [" (n=16)", " (n=8)"] if modulus == 3 else ["", ""]
+    column = values[0].index("target_nll")
+    assert [row[column].endswith(f"]{beside[0]}") for row in values[1:]] == [True, True]
+    assert all("(n=" not in row[values[0].index("mae")] for row in values[1:])
+    [cell] = [row[differences[0].index("Δ target_nll (below 0 is better)")] for row in differences[1:]]
+    assert cell.strip("*").partition("(")[2] == beside[0].partition("(")[2]
+    assert [row[-1] for row in of_category[1:]] == [f"2.0000{beside[1]}"] * 4
+    found = pbr_jax.compare(*folders)
+    assert found.measured == {"mae": 24, "target_nll": 16 if modulus == 3 else 24}
+    assert f"target_nll{beside[0]} " in repr(found)
+    assert "mae (n" not in repr(found)
+    page = report([folders[0]], "html")
+    assert f"on {found.measured['target_nll']} questions" in page
 
 
 # -- LoCoMo -----------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from pbr_jax.eval.cards import Card, Pick, Shown, cards, gains, picked
 from pbr_jax.eval.differences import corrected_p, differences, is_shown, obstacles, reasons
 from pbr_jax.eval.metrics import LOWER_IS_BETTER, direction
 from pbr_jax.eval.render import Block, Forest
-from pbr_jax.eval.runs import Record, Row, confidence_of
+from pbr_jax.eval.runs import Record, Row, confidence_of, measured
 from pbr_jax.eval.section import Section, details, warnings
 from pbr_jax.eval.significance import FEWEST, Difference, turned
 from pbr_jax.eval.tables import intervals, label, mean, values
@@ -256,7 +256,8 @@ def _one(row: Row, measure: str) -> str:
     if value is None:
         return f"{row.label} has no {measure}."
     low, high = intervals(row, [measure], confidence_of(row.first)).get(measure, (value, value))
-    return f"{row.label} has {measure} {interval(value, low, high)} on {row.first.n} questions."
+    count = measured((row.first.records or {}).values(), measure) or row.first.n
+    return f"{row.label} has {measure} {interval(value, low, high)} on {count} questions."
 
 
 def _shown(gains: Sequence[Gain], reference: str, measure: str) -> list[str]:
@@ -289,9 +290,10 @@ def _basis(found: Comparison) -> str:
     run = found.section.reference.first
     several = len(found.section.rows) > 2
     turned = ", also where lower values are better" if found.measure in LOWER_IS_BETTER else ""
+    questions = measured((run.records or {}).values(), found.measure)
     order = " Whether two of the others differ from each other is not tested here." if several else ""
     return (
-        f"Gains are paired over {run.n} questions of {found.clusters} {run.clusters}, with "
+        f"Gains are paired over {questions} questions of {found.clusters} {run.clusters}, with "
         f"{confidence_of(run):.0%} intervals and p corrected over all systems (Holm); more is better"
         f"{turned}.{order}"
     )
