@@ -1,13 +1,16 @@
 """Config: what a mistake is told, and that a config survives its own JSON."""
 
 import contextlib
+import dataclasses
 import json
 import re
 import subprocess
 import sys
+import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import pytest
@@ -15,11 +18,12 @@ import pytest
 from pbr_jax import config as c
 from pbr_jax.base.types import UserError
 from pbr_jax.cache.artefacts import digest
+from pbr_jax.cli import flags
 from pbr_jax.config import Config, Eval, Prompt
 from pbr_jax.config.schema import _REMOVED, entries, values
 from pbr_jax.experiment.plan import Plan
-from pbr_jax.methods import METHODS, retrieve
-from pbr_jax.options import Options
+from pbr_jax.methods import METHODS, generate, retrieve
+from pbr_jax.options import Method, Options
 from pbr_jax.options.base import hints
 
 CONFIGS = sorted(Path(__file__).parents[1].joinpath("configs").rglob("*.py"))
@@ -136,6 +140,55 @@ def test_another_method_keeps_what_both_have_and_takes_the_rest_after():
     assert other.retrieve == retrieve.BM25(k=9, b=0.5)
     assert (other.expand.method, other.expand.max_new_tokens) == ("thinkqe", 7)  # type: ignore[attr-defined]
     assert c.override(other, {"retrieve.method": "bm25"}) == other
+
+
+def optional(method: type[Method]) -> list[str]:
+    """The fields that may be none."""
+    return [name for name, hint in hints(method).items() if NoneType in typing.get_args(hint)]
+
+
+def some_value(method: Any, name: str) -> object:
+    """The method's own value of a field, or some number where that is none; None where it takes none such."""
+    kinds = typing.get_args(hints(method)[name])
+    for value in (getattr(method(), name), *([3] * (int in kinds)), *([0.5] * (float in kinds))):
+        with contextlib.suppress(UserError):
+            if value is not None and not isinstance(value, Options):
+                return method(**{name: value}) and value
+    return None
+
+
+@pytest.mark.parametrize("slot", c.SLOTS)
+def test_what_is_none_can_be_given_with_another_method(slot: str):
+    """Of each pair of methods every field that is none in the first one, by rule."""
+    start = dataclasses.replace(Config(), collaboration="text")
+    given_at_all = set()
+    for old in METHODS[slot]:
+        none: dict[str, Any] = {}
+        for name in optional(old):
+            with contextlib.suppress(UserError):  # this method needs a value
+                none |= {name: None} if old(**{name: None}) else {}
+        before = dataclasses.replace(start, **{slot: old(**none)})
+        for new in METHODS[slot]:
+            shared = {name: some_value(new, name) for name in optional(new) if name in none}
+            given = {f"{slot}.{name}": value for name, value in shared.items() if value is not None}
+            if not given:
+                continue
+            overrides = {f"{slot}.method": c.name_of(new), "system": "any", **given}
+            after = c.override(before, overrides)
+            assert type(getattr(after, slot)) is new
+            assert {name: c.values(after)[name] for name in given} == given
+            words = [f"--{field}={value}" for field, value in overrides.items()]
+            assert flags.parsed(words, before, flags.SWEEP) == after
+            given_at_all |= given.keys()
+    assert given_at_all >= {"retrieve": {"retrieve.least_own"}, "select": {"select.k"}}.get(slot, set())
+
+
+def test_a_value_for_all_leaves_the_methods_own_value():
+    """`seed` is not `generate.seed`."""
+    before = dataclasses.replace(Config(), generate=generate.Ipa(seed=5))
+    after = c.override(before, {"seed": 1, "generate.method": "ic_ralm"})
+    assert after.seed == 1
+    assert after.generate.seed == 5
 
 
 def test_a_saved_config_of_an_older_schema_is_one_line():

@@ -213,7 +213,10 @@ def test_the_better_run_is_named_where_it_is_shown():
     sure, unsure = Difference(-1.0, -2.0, -0.5, 0.01, 0.9), Difference(0.1, -0.1, 0.3, 0.4, 0.4)
     rows = {"target_nll": sure, "rouge1": sure, "meteor": unsure}
     of_users = [
-        Comparison("a", "b", 30, "users", n, 0.95, dict.fromkeys(rows, (0.0, 1.0)), rows) for n in (9, 10)
+        Comparison(
+            "a", "b", 30, "users", n, 0.95, dict.fromkeys(rows, (0.0, 1.0)), rows, dict.fromkeys(rows, 30)
+        )
+        for n in (9, 10)
     ]
     assert [[one.better(name) for name in rows] for one in of_users] == [["", "", ""], ["a", "b", ""]]
     assert "fewer than 10 users" in repr(of_users[0])

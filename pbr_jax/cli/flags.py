@@ -120,7 +120,7 @@ def parsed(words: Sequence[str], default: Config, program: str, file: Path | Non
         if name in texts:
             chosen = " ".join(texts.pop(name)).split()
             overrides[name] = _value(name, chosen, str) if name.endswith(".method") else chosen
-    start = configs.choose(default, overrides, file)
+    start = configs.choose(default, overrides, file, texts)
     given = {name: _value(name, values, _hint(name, start)) for name, values in texts.items()}
     config = configs.override(default, {**overrides, **given}, file)
     if program == RUN and not config.corpus.active:  # the rows of a sweep may cut documents

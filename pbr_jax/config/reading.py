@@ -205,7 +205,8 @@ def override(config: Config, overrides: Overrides, file: Path | None = None) -> 
     file whose classes methods may name; None: any that this process has loaded, if one alone has the name.
     """
     before = config
-    config = choose(config, {name: value for name, value in overrides.items() if name in CHOSEN}, file)
+    methods = {name: value for name, value in overrides.items() if name in CHOSEN}
+    config = choose(config, methods, file, overrides)
     tree: dict[str, Any] = {}
     for name, value in overrides.items():
         if name in CHOSEN:
@@ -221,8 +222,9 @@ def override(config: Config, overrides: Overrides, file: Path | None = None) -> 
     return changed if "system" in overrides else named(changed, before, overridden(before, changed))
 
 
-def choose(config: Config, methods: Overrides, file: Path | None = None) -> Config:
-    """The config with other methods in some slots; options that old and new have keep their values.
+def choose(config: Config, methods: Overrides, file: Path | None = None, given: Iterable[str] = ()) -> Config:
+    """The config with other methods in some slots; options that old and new have keep their values, except
+    for those that are `given` afterwards, by their dotted names.
 
     `retrieve.of` and `select.of` are names of methods or methods; those of the names before keep their
     options. `file`: as in `override`.
@@ -233,7 +235,9 @@ def choose(config: Config, methods: Overrides, file: Path | None = None) -> Conf
         if field != "method":
             config = dataclasses.replace(config, **{slot: _composed(old, name, value, config, file)})
         elif value != old.method:
-            config = dataclasses.replace(config, **{slot: swapped(old, _class(slot, value, file=file))})
+            apart = [last for parent, _, last in (one.partition(".") for one in given) if parent == slot]
+            new = swapped(old, _class(slot, value, file=file), apart)
+            config = dataclasses.replace(config, **{slot: new})
     return config
 
 

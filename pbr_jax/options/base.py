@@ -308,11 +308,12 @@ def names_of(methods: Sequence[Method]) -> list[str]:
 _M = TypeVar("_M", bound=Method)
 
 
-def swapped(old: Method, method: type[_M]) -> _M:
-    """Another method, with the old method's values for all fields that both have, if they are valid."""
+def swapped(old: Method, method: type[_M], given: Iterable[str] = ()) -> _M:
+    """Another method, with the old method's values for all fields that both have, if they are valid. Fields
+    that are `given` afterwards have the new method's own values until then."""
     kept = {}
     for name, hint in hints(method).items():
-        if name == "method" or not hasattr(old, name):
+        if name == "method" or name in given or not hasattr(old, name):
             continue
         with contextlib.suppress(UserError):
             kept[name] = checked(name, getattr(old, name), hint)
