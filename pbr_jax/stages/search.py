@@ -1,8 +1,9 @@
 """Dense search in users' histories and in shared documents, for retrievers and expansions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,6 +31,40 @@ class Searching(Retrieve):
 
 Personalize = Callable[[Examples, np.ndarray], np.ndarray]
 """Maps query vectors [e d] to personalized ones."""
+
+
+class Scored(NamedTuple):
+    """The rows that a retriever found for a question, int64 [r], and their scores [r]."""
+
+    rows: np.ndarray
+    scores: np.ndarray
+
+    @classmethod
+    def of_users(cls, found: Sequence[tuple[np.ndarray, np.ndarray]]) -> "Scored":
+        """The rows and scores of several users, one after the other."""
+        columns = zip(*found, strict=True) if found else [[np.zeros(0, np.int64)], [np.zeros(0)]]
+        return cls(*map(np.concatenate, columns))
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """A retriever as a callable of the slot. A sum of several asks for `scored`, which reads no document."""
+
+    store: Store
+    scored: Callable[[Examples, Queries, Searched], list[Scored]]
+
+    def __call__(self, examples: Examples, queries: Queries, neighbours: Searched) -> list[Ranking]:
+        return [candidates(self.store, *one) for one in self.scored(examples, queries, neighbours)]
+
+
+def scored(
+    retrieve: RetrieveSlot, examples: Examples, queries: Queries, neighbours: Searched
+) -> list[Scored]:
+    """What any retriever finds, by rows."""
+    if isinstance(retrieve, Scorer):
+        return retrieve.scored(examples, queries, neighbours)
+    found = retrieve(examples, queries, neighbours)
+    return [Scored(np.array([c.row for c in one], int), np.array([c.score for c in one])) for one in found]
 
 
 def search(
@@ -60,7 +95,7 @@ def search(
     own = shared if shared is not None and holds_users(shared) else InScope(embeddings)
     nameless = without_names(store, names)
 
-    def retrieve(examples: Examples, queries: Queries, neighbours: Searched) -> list[Ranking]:
+    def score(examples: Examples, queries: Queries, neighbours: Searched) -> list[Scored]:
         vectors = query_vectors(encoder, nameless(examples, queries))
         if personalize is not None:
             vectors = personalize(examples, vectors)
@@ -69,7 +104,7 @@ def search(
             for q, (example, users) in enumerate(zip(examples, neighbours, strict=True))
             for user in users
         ]
-        rankings: list[Ranking] = [[] for _ in examples]
+        of_users: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in examples]
         found = {}
         for index, is_shared in ((own, False), (shared or own, True)):
             places = [i for i, (_, user, _) in enumerate(wanted) if (user.user_id == "") == is_shared]
@@ -83,10 +118,10 @@ def search(
             there = rows >= 0
             if least_own is not None and user.user_id:
                 there &= scores >= least_own
-            rankings[q] += candidates(store, rows[there], scores[there] * user.weight)
-        return rankings
+            of_users[q].append((rows[there], scores[there] * user.weight))
+        return [*map(Scored.of_users, of_users)]
 
-    return retrieve
+    return Scorer(store, score)
 
 
 def gated(retrieve: RetrieveSlot, collaboration: str) -> RetrieveSlot:

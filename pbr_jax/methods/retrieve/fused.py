@@ -6,11 +6,9 @@ outperforms Condorcet and individual rank learning methods", 2009. The learned w
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -31,9 +29,10 @@ from pbr_jax.stages.labels import is_relevant
 from pbr_jax.stages.rankings import Questions, Rankings, rankings
 from pbr_jax.stages.run import Run, chunks, once
 from pbr_jax.stages.scores import standardised
+from pbr_jax.stages.search import Scored, scored
 from pbr_jax.stages.trained import save_report
 
-_TOGETHER = 64  # questions whose candidates, which may be whole histories, are in memory at once
+_TOGETHER = 256  # questions whose scores, which may be of whole histories, are in memory at once
 _SHARED_DEPTH = 100
 _OF = "of."  # begins the names of the parts among the needs
 _ORDER: tuple[TrainingSplit, ...] = ("unused", "welcome", "apart", "needed")
@@ -135,10 +134,10 @@ class Fused(Retrieve):
     ) -> RetrieveSlot:
         parts = opened(self.of, max(self.depth or depth(store), self.k), tally, values)
         share = self.weights or [1.0 if weights is None else weights[name] for name in parts]
-        return self.together(parts, share, pool)
+        return self.together(parts, share, store, pool)
 
     def together(
-        self, parts: Mapping[str, RetrieveSlot], share: Sequence[float], pool: bool = False
+        self, parts: Mapping[str, RetrieveSlot], share: Sequence[float], store: Store, pool: bool = False
     ) -> RetrieveSlot:
         """The parts by their names as one retriever; each one's scores count `share` times."""
 
@@ -146,39 +145,46 @@ class Fused(Retrieve):
             fused = []
             for some in chunks(zip(examples, queries, neighbours, strict=True), _TOGETHER):
                 asked = [list(column) for column in zip(*some, strict=True)]
-                found = {name: part(*asked) for name, part in parts.items()}
-                for i, users in enumerate(asked[2]):
-                    fused.append(self.one({n: of[i] for n, of in found.items()}, users, share, pool))
+                found = [scored(part, *asked) for part in parts.values()]
+                for users, *of_parts in zip(asked[2], *found, strict=True):
+                    named = dict(zip(parts, of_parts, strict=True))
+                    fused.append(self.one(named, users, share, store, pool))
             return fused
 
         return retrieve
 
     def one(
-        self, found: Mapping[str, Ranking], users: Sequence[Neighbour], share: Sequence[float], pool: bool
+        self,
+        found: Mapping[str, Scored],
+        users: Sequence[Neighbour],
+        share: Sequence[float],
+        store: Store,
+        pool: bool = False,
     ) -> Ranking:
-        """The best of one question's candidates by the sum of what the parts' rankings say of them.
+        """The best of one question's candidates by the sum of what the parts found.
 
         They are the `k` best documents of each user, users in their order; of equal ones the first in the
         store. Passages are pooled in each part, and the one that stands best by all parts is shown for its
         document.
         """
-        raw, there = table(found)
+        rows, raw = table(found.values())
         if pool:
             standing = np.array(share) @ standardised(filled(raw))
-            raw, there = by_document(raw, there, standing)
+            rows, raw = by_document(rows, raw, store.firsts[rows], standing)
         missing, raw = np.isnan(raw), filled(raw)
         if self.how == "reciprocal_ranks":
             values = np.where(missing, 0.0, 1 / (self.rank_constant + places(raw)))
         else:
             values = standardised(raw)
         total = np.array(share) @ values
-        owned: dict[str, list[int]] = {user.user_id: [] for user in users}
-        for i in np.lexsort((np.array([candidate.row for candidate in there]), -total)).tolist():
-            owned.setdefault(there[i].document.user_id, []).append(i)
+        owned: dict[int, list[int]] = {store.code(user.user_id): [] for user in users}
+        order = np.lexsort((rows, -total))
+        for i, owner in zip(order.tolist(), store.owners[rows[order]].tolist(), strict=True):
+            owned.setdefault(owner, []).append(i)
+        best = [i for own in owned.values() for i in own[: self.k]]
         return [
-            Candidate(there[i].document, float(total[i]), there[i].row, dict(zip(found, raw[:, i].tolist())))
-            for own in owned.values()
-            for i in own[: self.k]
+            Candidate(document, float(total[i]), int(rows[i]), dict(zip(found, raw[:, i].tolist())))
+            for document, i in zip(store.documents(rows[best]), best, strict=True)
         ]
 
 
@@ -213,37 +219,26 @@ def opened(
     return {n: replace(b, method=replace(b.method, k=k))(tally) for n, b in bound.items()}
 
 
-def table(found: Mapping[str, Ranking]) -> tuple[np.ndarray, list[Candidate]]:
-    """The parts' scores [p c] of all candidates, nan where a part did not find one, and these, rows
-    ascending."""
-    rows = [list(map(attrgetter("row"), ranking)) for ranking in found.values()]
-    names = np.unique(np.array([*chain.from_iterable(rows)], np.int64))
-    scores = np.full((len(found), len(names)), np.nan)
-    there: dict[int, Candidate] = {}
-    for part, own, ranking in zip(scores, rows, found.values(), strict=True):
-        part[np.searchsorted(names, own)] = list(map(attrgetter("score"), ranking))
-        there |= zip(own, ranking, strict=True)
-    return scores, [there[row] for row in names.tolist()]
+def table(found: Iterable[Scored]) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of all candidates [c], ascending, and the parts' scores [p c] of them, nan where a part did
+    not find one."""
+    found = list(found)
+    rows = np.unique(np.concatenate([of.rows for of in found]))
+    scores = np.full((len(found), len(rows)), np.nan)
+    for part, of in zip(scores, found, strict=True):
+        part[np.searchsorted(rows, of.rows)] = of.scores
+    return rows, scores
 
 
 def by_document(
-    scores: np.ndarray, there: Sequence[Candidate], standing: np.ndarray
-) -> tuple[np.ndarray, list[Candidate]]:
-    """The parts' scores [p d] of documents from those of their passages [p c], pooled as `stages.passages`
-    does, and of each document the passage that stands best [c]; documents in the order of their first
-    passages."""
-    codes: dict[tuple[str, str], int] = {}
-    of = np.array(
-        [codes.setdefault((c.document.user_id, c.document.whole), len(codes)) for c in there], np.int64
-    )
-    if not codes:
-        return scores, []
-    starts = np.searchsorted(np.sort(of), np.arange(len(codes)))
-    shown = np.lexsort((-standing, of))[starts]  # equal ones stay in order
-    order = np.lexsort((-scores, np.broadcast_to(of, scores.shape)))  # nan last
-    ordered = np.take_along_axis(scores, order, 1)
-    best = np.ascontiguousarray(ordered[:, starts])  # rows, so that sums over them have one order
-    return best, [there[i] for i in shown.tolist()]
+    rows: np.ndarray, scores: np.ndarray, documents: np.ndarray, standing: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Of each document the row of the passage that stands best [d], and the parts' scores [p d], pooled as
+    `stages.passages` does. `documents` are the passages' documents [c], in whose order they come."""
+    order = np.lexsort((-standing, documents))  # equal ones stay in order
+    starts = np.flatnonzero(np.diff(documents[order], prepend=-1))
+    best = np.fmax.reduceat(scores[:, order], starts, axis=1)
+    return rows[order[starts]], np.ascontiguousarray(best)  # by rows, so that sums over them have one order
 
 
 def filled(scores: np.ndarray) -> np.ndarray:

@@ -160,7 +160,7 @@ class Luf(Learner, Searching):
         if not self.of:
             return own
         parts = {self.method: own, **fused.opened(self.of, k, tally, values)}
-        return fused.Fused(k=self.k).together(parts, [1.0] * len(parts))
+        return fused.Fused(k=self.k).together(parts, [1.0] * len(parts), corpus)
 
     def observe(
         self,

@@ -1,13 +1,13 @@
 """Builds retrievers from functions that score visible documents, as in `random`, `recency` and `bm25`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from pbr_jax.base.types import Example
 from pbr_jax.corpus.store import Store
-from pbr_jax.pipeline import Examples, Queries, Query, Ranking, RetrieveSlot, Searched
-from pbr_jax.stages.search import candidates
+from pbr_jax.pipeline import Neighbour, Query, RetrieveSlot
+from pbr_jax.stages.search import Scored, Scorer
 
 ScoreFn = Callable[[Example, Query, np.ndarray], np.ndarray]
 """(example, query, rows [r]) -> scores [r] of one user's visible documents."""
@@ -48,19 +48,15 @@ def scored_together(store: Store, k: int, score: ScoreAll) -> RetrieveSlot:
         numbers for each user. It returns a list of score arrays of the same lengths.
     """
 
-    def retrieve(examples: Examples, queries: Queries, neighbours: Searched) -> list[Ranking]:
-        rankings = []
-        for example, query, users in zip(examples, queries, neighbours, strict=True):
-            rows = [store.visible(example, user.user_id) for user in users]
-            ranking: Ranking = []
-            found = score(example, query, rows) if rows else []
-            for user, own, scores in zip(users, rows, found, strict=True):
-                best = np.argsort(-scores, kind="stable")[:k]
-                ranking += candidates(store, own[best], scores[best] * user.weight)
-            rankings.append(ranking)
-        return rankings
+    def one(example: Example, query: Query, users: Sequence[Neighbour]) -> Scored:
+        rows = [store.visible(example, user.user_id) for user in users]
+        found = []
+        for user, own, scores in zip(users, rows, score(example, query, rows) if rows else [], strict=True):
+            best = np.argsort(-scores, kind="stable")[:k]
+            found.append((own[best], scores[best] * user.weight))
+        return Scored.of_users(found)
 
-    return retrieve
+    return Scorer(store, lambda *asked: [*map(one, *asked)])
 
 
 def of_documents(store: Store, score: ScoreAll) -> ScoreAll:

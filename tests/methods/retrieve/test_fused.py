@@ -1,10 +1,10 @@
 """Fusion against sums in plain numbers, and its weights against a search of the whole simplex."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pytest
@@ -12,17 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import check_grad
 
-from pbr_jax.base.types import Candidate, Document, Example, UserError
+from pbr_jax.base.types import Document, Example, UserError
 from pbr_jax.config import Config
 from pbr_jax.corpus.store import Store, build
 from pbr_jax.experiment.plan import Plan
 from pbr_jax.graph import Bound
-from pbr_jax.methods.retrieve import BM25, Dense, Fused
+from pbr_jax.methods.retrieve import BM25, Dense, Fused, Recency
 from pbr_jax.methods.retrieve.fused import fit, loss_of
 from pbr_jax.options import Retrieve, key_of
 from pbr_jax.pipeline import Neighbour, Query, Ranking, RetrieveSlot, Tally
 from pbr_jax.stages.scores import standardised
-from pbr_jax.stages.search import candidates
+from pbr_jax.stages.search import Scored, candidates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,22 +164,58 @@ def test_equal_scores_say_nothing_and_nothing_found_is_no_error(tmp_path: Path):
         assert [c.document.id for c in one] == ["a2", "a0", "a1"]
 
 
+def test_parts_that_give_rows_and_parts_that_give_documents_are_fused_alike(tmp_path: Path):
+    store = world(tmp_path, {"a": ["red tea", "green", "red red wine"], "b": ["tea", "red"]})
+    users, examples = [[Neighbour("b", 0.5), Neighbour("a")]] * 2, list(store.examples())
+    queries = [Query(("red tea",)), Query(("wine",))]
+    parts = {"bm25": BM25(k=2).slot(Tally(), store=store), "recency": Recency(k=9).slot(Tally(), store=store)}
+    plain: Any = {name: lambda *asked, part=part: part(*asked) for name, part in parts.items()}
+    fused = [Fused(k=2).together(some, [1.0, 0.3], store) for some in (parts, plain)]
+    by_rows, by_documents = (slot(examples, queries, users) for slot in fused)
+    assert by_rows == by_documents
+    assert [len(ranking) for ranking in by_rows] == [4, 4]
+
+
+class InMemory(NamedTuple):
+    """The passages of user a's documents, by rows: what fusion asks of a store."""
+
+    firsts: np.ndarray
+    ids: list[str]
+
+    @classmethod
+    def of(cls, sizes: Iterable[int]) -> "InMemory":
+        """Of documents with so many passages each."""
+        pairs = [(name, i) for name, size in enumerate(sizes) for i in range(size)]
+        rows = {pair: row for row, pair in enumerate(pairs)}
+        return cls(np.array([rows[name, 0] for name, _ in pairs]), [f"{name}.{i}" for name, i in pairs])
+
+    @property
+    def owners(self) -> np.ndarray:
+        return np.zeros(len(self.ids), int)
+
+    def code(self, user: str) -> int:
+        return 0
+
+    def documents(self, rows: Iterable[int]) -> list[Document]:
+        return [Document(id := self.ids[row], "a", "", part_of=id.split(".")[0]) for row in rows]
+
+
+def fused_of(options: Fused, table: list[list[tuple[int, ...]]]) -> Ranking:
+    """What is found of documents whose passages have these scores by the parts."""
+    store: Any = InMemory.of(map(len, table))
+    flat = np.array([scores for passages in table for scores in passages])
+    rows = np.arange(len(flat))
+    parts = {name: Scored(rows, column) for name, column in zip(options.parts, flat.T, strict=True)}
+    return options.one(parts, [Neighbour("a")], options.weights or (1.0,) * len(parts), store, True)
+
+
 def test_passages_are_pooled_in_each_part_and_the_best_by_all_is_shown():
-    scores = {"x": [(3, 5), (1, 5), (9, 5)], "y": [(4, 2)], "z": [(0, 7), (2, 7)]}  # alike in the second part
-    passages = [
-        (Document(f"{name}.{i}", "a", "", part_of=name, span=(i, i + 1)), pair)
-        for name, parts in scores.items()
-        for i, pair in enumerate(parts)
-    ]
-    parts = {
-        name: [Candidate(document, float(pair[column]), row) for row, (document, pair) in enumerate(passages)]
-        for column, name in enumerate(("given", "given_2"))
-    }
-    found = Fused(of=TWO).one(parts, [Neighbour("a")], [1.0, 1.0], True)
-    best = np.array([np.max(parts, axis=0) for parts in scores.values()])
+    table = [[(3, 5), (1, 5), (9, 5)], [(4, 2)], [(0, 7), (2, 7)]]  # two are alike in the second part
+    found = fused_of(Fused(of=TWO), table)
+    best = np.array([np.max(passages, axis=0) for passages in table])
     wanted = ((best - best.mean(0)) / best.std(0)).sum(1)
-    assert {c.document.whole: c.score for c in found} == pytest.approx(dict(zip(scores, wanted)))
-    assert {c.document.id for c in found} == {"x.2", "y.0", "z.1"}
+    assert {c.document.whole: c.score for c in found} == pytest.approx(dict(zip("012", wanted)))
+    assert {c.document.id for c in found} == {"0.2", "1.0", "2.1"}
     assert [c.scores["given"] for c in sorted(found, key=lambda c: c.row)] == pytest.approx(best[:, 0])
 
 
@@ -203,20 +239,8 @@ def test_learned_weights_multiply_the_parts(tmp_path: Path):
 def test_given_weights_multiply_the_standardised_scores_of_documents(of_documents, weights):
     """One part of whole documents, whose passages score alike, beside two of passages."""
     table = [[(parts[0][0], *passage[1:]) for passage in parts] for parts in of_documents]
-    passages = [
-        (Document(f"{name}.{i}", "a", "", part_of=str(name), span=(i, i + 1)), scores)
-        for name, parts in enumerate(table)
-        for i, scores in enumerate(parts)
-    ]
     three = (Given(column=0), Given(column=1), Given(column=2))
-    options = Fused(of=three, weights=weights, k=9)
-    parts = {
-        name: [Candidate(document, float(scores[i]), row) for row, (document, scores) in enumerate(passages)]
-        for i, name in enumerate(options.parts)
-    }
-    found = options.together({n: lambda *_, r=r: [r] for n, r in parts.items()}, options.weights, True)(
-        [Example("q", "a", "", "", None)], [Query(("",))], [[Neighbour("a")]]
-    )[0]
+    found = fused_of(Fused(of=three, weights=weights, k=9), table)
     best = np.array([np.max(scores, axis=0) for scores in table], float)
     deviation = best.std(0)
     wanted = (best - best.mean(0)) / np.where(deviation > 1e-9, deviation, np.inf) @ weights
