@@ -1,14 +1,54 @@
 """What each part of the memory retriever (configs/memory.py) is worth, on questions about conversations.
 
-The first row is the best of ablations/memory. Rows below "memory" change one thing in it.
+The first row is the best of ablations/memory. Rows below "memory" change one thing in it, or leave parts out.
+"other words out" is a control of "names out": as many words are deleted, drawn among those that are no names.
 
 pbr-jax sweep ablations/combination --benchmark.name locomo --benchmark.root FOLDER \
     --benchmark.split locomo10 --generate.method none --eval.likelihood off --out DIR
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
 
+from pbr_jax.base.draws import generator
 from pbr_jax.config import Config, Overrides, found, load
+from pbr_jax.methods import retrieve
+from pbr_jax.options import Retrieve
+from pbr_jax.pipeline import Query
+from pbr_jax.stages.search import without_names
+
+
+@dataclass(frozen=True, kw_only=True)
+class FewerWords(Retrieve):
+    """Dense retrieval without as many words of a question as its names have, which stay."""
+
+    method: Literal["fewer_words"] = "fewer_words"
+
+    def encoder(self, run):
+        return retrieve.Dense(k=self.k).encoder(run)
+
+    def needs(self, run):
+        return retrieve.Dense(k=self.k).needs(run)
+
+    def slot(self, tally, *, store, **values):
+        search = retrieve.Dense(k=self.k).slot(tally, store=store, **values)
+        said, out = without_names(store, "i"), without_names(store, "out")
+
+        def fewer(example, query):
+            words = " ".join(query.texts).split()
+            (kept,) = out([example], [query])
+            alone = said([example] * len(words), [Query((word,)) for word in words])
+            others = [i for i, (word, one) in enumerate(zip(words, alone)) if one.texts == (word,)]
+            count = len(words) - len(" ".join(kept.texts).split())
+            gone = {*generator("fewer_words", example.id).permutation(others)[:count].tolist()}
+            return Query((" ".join(word for i, word in enumerate(words) if i not in gone),))
+
+        def retrieved(examples, queries, neighbours):
+            return search(examples, [*map(fewer, examples, queries)], neighbours)
+
+        return retrieved
+
 
 _KEPT: Overrides = {"retrieve.of.dense.names": "keep"}
 _ASKED: Overrides = {f"retrieve.of.{part}.question_words": "keep" for part in ("bm25", "bm25_2")}
@@ -19,16 +59,27 @@ _FUSED: Overrides = {
     "retrieve.of.bm25.question_words": "keep",
 }
 _DENSE: Overrides = {"retrieve.method": "dense", "retrieve.k": 10}
+_SESSIONS: Overrides = {"retrieve.of": ["bm25"], **_EVEN}
+_TWO: Overrides = {"retrieve.of": ["bm25", "dense"], "retrieve.weights": (1.0, 2.0)}
+_PASSAGES: Overrides = {"retrieve.of.bm25.over": "passages"}
 ROWS: dict[str, Overrides] = {
     "fused, passages": {**_FUSED, **_KEPT, **_EVEN},
+    "fused, sessions": {**_FUSED, **_KEPT, **_EVEN, "corpus.chunk": "none"},
     "equal weights, names and question words kept": {**_KEPT, **_ASKED, **_EVEN},
     "memory": {},
     "names kept": _KEPT,
     "names out": {"retrieve.of.dense.names": "out"},
     "question words kept": _ASKED,
     "equal weights": _EVEN,
-    "dense passages alone, names kept": _DENSE,
-    "dense passages alone": {**_DENSE, "retrieve.names": "i"},
+    "BM25 of sessions": _SESSIONS,
+    "BM25 of passages": {**_SESSIONS, **_PASSAGES},
+    "BM25 of both": {"retrieve.of": ["bm25", "bm25"], **_EVEN},
+    "BM25 of sessions, dense passages": _TWO,
+    "BM25 of passages, dense passages": {**_TWO, **_PASSAGES},
+    "dense passages, names kept": _DENSE,
+    "dense passages, names out": {**_DENSE, "retrieve.names": "out"},
+    "dense passages, names i": {**_DENSE, "retrieve.names": "i"},
+    "dense passages, other words out": {"retrieve.method": "fewer_words", "retrieve.k": 10},
 }
 
 
