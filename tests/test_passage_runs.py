@@ -175,19 +175,29 @@ def test_another_users_passages_are_never_found(config: Config):
         assert max(users.count(user) for user in users) <= 10
 
 
-def test_what_learns_from_its_own_ranking_takes_passages_by_themselves(config: Config):
-    luf = override(
-        config,
-        {
-            "retrieve.method": "luf",
-            "stream.size": 2,
-            "collaboration": "signals",
-            "retrieve.update.batch_size": 2,
-        },
-    )
-    with pytest.raises(UserError, match=r"retrieve\.method is luf.*set corpus\.pool none"):
-        Plan(luf)
-    assert Plan(replace(luf, corpus=replace(luf.corpus, pool="none"))).streamed is not None
+def test_what_learns_and_pools_no_passages_takes_them_by_themselves(config: Config):
+    centred = override(config, {"retrieve.method": "centred", "stream.size": 2, "collaboration": "signals"})
+    with pytest.raises(UserError, match=r"retrieve\.method is centred.*set corpus\.pool none"):
+        Plan(centred)
+    assert Plan(replace(centred, corpus=replace(centred.corpus, pool="none"))).streamed is not None
+
+
+@pytest.mark.parametrize("of", [[], ["bm25"]])
+def test_luf_ranks_documents_as_the_same_sum_does_until_it_has_learned(
+    config: Config, tmp_path: Path, of: list[str]
+):
+    config = override(config, {"encoder.normalize": "yes"})
+    learns = {"collaboration": "text", "stream.size": 4, "stream.order": "released"}
+    luf = {"retrieve.method": "luf", "retrieve.labels.kind": "gold", "retrieve.update.batch_size": 2}
+    told = {"luf": {**learns, **luf, "retrieve.moves": "map"}, "fused": {"retrieve.method": "fused"}}
+    parts = {"luf": of, "fused": ["dense", *of]}
+    found = [
+        pbr_jax.run(override(config, {**some, "retrieve.of": parts[name]}), tmp_path / name).records()
+        for name, some in told.items()
+    ]
+    ranked_by = [[[d["id"] for d in record["documents"]] for record in records] for records in found]
+    assert ranked_by[0] == ranked_by[1]
+    assert all(len(ids) == len(set(ids)) == 10 for ids in ranked_by[0])
 
 
 KILLED = """

@@ -362,6 +362,9 @@ class Retrieve(Method):
 
     section: ClassVar[str] = "retrieve"
 
+    pools: ClassVar[bool] = False
+    """Whether the method itself pools passages to documents."""
+
     k: int = 4  # number of documents retrieved from each user
 
     def check(self) -> None:

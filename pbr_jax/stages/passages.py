@@ -65,14 +65,14 @@ class Pooled(Retrieve):
 def retriever(run: Run, retrieve: Retrieve) -> Retrieve:
     """The retriever of a run: over passages one that pools them, as `corpus.pool` says.
 
-    Raises UserError for a learner, whose state is of the retriever itself.
+    Raises UserError for a learner that cannot pool, because its state is of the retriever itself.
     """
     corpus = run.config.corpus
-    if not corpus.active or corpus.pool == "none":
+    if not corpus.active or corpus.pool == "none" or retrieve.pools:
         return retrieve
     if isinstance(retrieve, Learner):
         raise UserError(
-            f"retrieve.method is {retrieve.method}, which learns from what it ranks, and corpus.pool is "
+            f"retrieve.method is {retrieve.method}, which learns and pools no passages, and corpus.pool is "
             f"{corpus.pool}; set corpus.pool none, so that it ranks passages by themselves"
         )
     return Pooled(of=retrieve, k=retrieve.k)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -51,6 +51,8 @@ class Fused(Retrieve):
     Methods that learn from a stream (luf, centred) cannot be parts, because a stream keeps one state for each
     slot and none for parts. `luf` has its own field `of` for other retrievers.
     """
+
+    pools: ClassVar[bool] = True
 
     method: Literal["fused"] = "fused"
     # the retrievers. On the command line by name: --retrieve.of bm25 dense
@@ -115,8 +117,7 @@ class Fused(Retrieve):
                 f"retrievers in retrieve.of ({' '.join(self.parts)})"
             )
         slots = slots_of(self.of, run)
-        corpus = run.config.corpus
-        slots |= {"pool": constant("pool", True)} if corpus.active and corpus.pool != "none" else {}
+        slots |= pooling(run)
         if self.how != "weighted":
             return {"store": run.data, **slots}
         even = replace(self, how="standardised")
@@ -132,7 +133,8 @@ class Fused(Retrieve):
         pool: bool = False,
         **values: Any,
     ) -> RetrieveSlot:
-        parts = opened(self.of, max(self.depth or depth(store), self.k), tally, values)
+        deep = self.k * store.most_passages if pool else self.k
+        parts = opened(self.of, max(self.depth or depth(store), deep), tally, values)
         share = self.weights or [1.0 if weights is None else weights[name] for name in parts]
         return self.together(parts, share, store, pool)
 
@@ -194,6 +196,13 @@ def check_parts(of: Sequence[Retrieve]) -> None:
         if isinstance(part, Fused | Learner):
             why = "is made of others itself" if isinstance(part, Fused) else "learns from a stream"
             raise UserError(f"retrieve.of has {part.method}, which {why}; take other retrievers")
+
+
+@builds_nodes
+def pooling(run: Run) -> dict[str, Node]:
+    """What tells a retriever to pool passages."""
+    corpus = run.config.corpus
+    return {"pool": constant("pool", True)} if corpus.active and corpus.pool != "none" else {}
 
 
 @builds_nodes

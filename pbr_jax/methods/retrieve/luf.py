@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -37,6 +37,8 @@ _opened = functools.cache(Store)
 class Luf(Learner, Searching):
     """Dense retrieval that learns from labelled documents, for queries alone or for queries and documents
     (LUF)."""
+
+    pools: ClassVar[bool] = True
 
     method: Literal["luf"] = "luf"
     # trained part. query_tower: the encoder, for queries alone; map: a linear map of query vectors, trained
@@ -118,6 +120,7 @@ class Luf(Learner, Searching):
             **simulated.simulation(run, self.remarks),
             **({} if isinstance(expand, Nothing) else {"expand": Slot(expand, run)}),
             **fused.slots_of(self.of, run),
+            **fused.pooling(run),
         }
 
     @builds_nodes
@@ -149,18 +152,26 @@ class Luf(Learner, Searching):
         return _opened(file) if file.exists() else store
 
     def slot(
-        self, tally: Tally, *, state: Path, store: Store, encoder: TextEncoder, **values: Any
+        self,
+        tally: Tally,
+        *,
+        state: Path,
+        store: Store,
+        encoder: TextEncoder,
+        pool: bool = False,
+        **values: Any,
     ) -> RetrieveSlot:
         corpus = self.corpus(store, state)
         if corpus is not store:
             values["embeddings"], values["shared"] = adapted.searched(corpus, encoder, self.index)
         known = {"store": corpus, "encoder": encoder, "names": self.names, **values}
-        k = max(fused.depth(store), self.k) if self.of else self.k
+        sums = bool(self.of) or pool
+        k = max(fused.depth(store), self.k * (store.most_passages if pool else 1)) if sums else self.k
         own = adapted.searching(state, k, self.index, self.least_own, **known)
-        if not self.of:
+        if not sums:
             return own
         parts = {self.method: own, **fused.opened(self.of, k, tally, values)}
-        return fused.Fused(k=self.k).together(parts, [1.0] * len(parts), corpus)
+        return fused.Fused(k=self.k).together(parts, [1.0] * len(parts), corpus, pool)
 
     def observe(
         self,
@@ -174,6 +185,7 @@ class Luf(Learner, Searching):
         judge: Judge | None = None,
         expand: Bound | None = None,
         simulation: simulated.Simulation | None = None,
+        pool: bool = False,
         **values: Any,
     ) -> list[dict[str, Any]]:
         """Labels on the `labels.depth` documents of the data that the present state finds for each question.
