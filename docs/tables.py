@@ -34,6 +34,7 @@ NEEDED = {
     "rows": list,
 }
 FREE = {"setting": str, "recorded": str, "plot": list, "readme": list}
+FREE |= {"seeds": (Decimal, str)}  # how many a learned row has, or a sentence: why fewer than three
 FREE |= {"clusters": str}  # what takes the place of users in intervals, such as conversations
 OF_A_ROW = {"row", "measure", "value", "interval", "sd", "p", "significant", "note", "less", *SHARED}
 MATRIX = ("method", "benchmark", "measure", "paper", "where", "ours", "because")
@@ -71,6 +72,9 @@ def check(name: str, table: Table) -> None:
         raise wrong("meaning has to be three sentences")
     if not table["command"]:
         raise wrong("command is empty")
+    seeds = table.get("seeds", Decimal(3))
+    if not (seeds.endswith(".") if isinstance(seeds, str) else isinstance(seeds, Decimal) and seeds >= 3):
+        raise wrong(f"seeds is {seeds!r}, want a number from 3 on, or a sentence: why there are fewer")
     if table["cost"] in ("", "not noted"):
         raise wrong(f"cost is {table['cost']!r}, which nobody can plan with")
     if table["date"] is None and table.get("recorded") is None:
@@ -172,7 +176,9 @@ def provenance(table: Table) -> str:
     commit = f", commit {table['commit']}" if table["commit"] else ""
     if table["commit"] is None and table.get("recorded"):
         commit = f" (written down in commit {table['recorded']}; that of the measurement was not noted)"
+    seeds = table.get("seeds", "")
     facts = [_counts(table), f"{table['date']}{commit}", table["hardware"], f"Cost: {table['cost']}"]
+    facts += [seeds.removesuffix(".") if isinstance(seeds, str) else f"{seeds} seeds"]
     return ". ".join(fact[0].upper() + fact[1:] for fact in facts if fact) + "."
 
 

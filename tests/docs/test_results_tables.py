@@ -8,7 +8,9 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
+from inspect import signature
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -16,7 +18,8 @@ from doc_blocks import read_command
 
 from pbr_jax import data
 from pbr_jax.cli import flags
-from pbr_jax.config import Config
+from pbr_jax.config import Config, override
+from pbr_jax.options import Learner
 
 REPO = Path(__file__).parents[2]
 sys.path.insert(0, str(REPO / "docs"))
@@ -73,6 +76,8 @@ def test_every_table_follows_the_schema(name: str) -> None:
         (lambda t: t.update(command=[]), "command is empty"),
         (lambda t: t.update(cost="not noted"), "cost is 'not noted', which nobody can plan with"),
         (lambda t: t.update(cost=""), "cost is '', which nobody can plan with"),
+        (lambda t: t.update(seeds=Decimal(2)), "seeds is .*2.*, want a number from 3 on, or a sentence"),
+        (lambda t: t.update(seeds=""), "seeds is '', want a number from 3 on, or a sentence"),
         (lambda t: t.update(meaning=["One.", "Two."]), "meaning has to be three sentences"),
         (lambda t: t.update(date=None), "it has neither date nor recorded"),
         (lambda t: t.update(commit=None), "a row has no commit, and the table does not say in which"),
@@ -147,7 +152,8 @@ def test_each_table_stands_once_on_its_page() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_sentences_of_a_table_are_plain(name: str) -> None:
     table = tables.read(tables.RESULTS / f"{name}.json")
-    for text in (table["title"], *table["meaning"], *table.get("setting", "").split("  ")):
+    seeds = str(table.get("seeds", ""))
+    for text in (table["title"], *table["meaning"], *table.get("setting", "").split("  "), seeds):
         assert [fault for fault in prose.faults(text) if "characters" not in fault] == []
 
 
@@ -180,20 +186,67 @@ def test_the_program_reads_each_command(name: str) -> None:
             read_command([FILLED.get(word, word) for word in shlex.split(command)[1:]])
 
 
+LEARNED = re.compile(r"\b(ROPG|CFRAG|PURPLE|LUF|LoRA|tuned|trained|learned)\b")
+
+
+def trains(config: Config) -> bool:
+    """Whether a run fits parameters."""
+    fits = (isinstance(one, Learner) or one.learns() in ("needed", "apart") for one in config.methods)
+    return any(fits) or config.generator.method != "frozen" or config.neighbours.method == "contrastive"
+
+
+def learns(table: tables.Table) -> bool:
+    """Whether a row is learned, by the words of the table or by what its commands run; not of speeds."""
+    words = [table["title"], *(row["row"] for row in table["rows"])]
+    runs = (config for command in table["command"] for config in configs_of(command))
+    return table["page"] != "speed" and (any(map(LEARNED.search, words)) or any(map(trains, runs)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_learned_rows_have_seeds_or_a_reason(name: str) -> None:
+    table = tables.read(tables.RESULTS / f"{name}.json")
+    assert not learns(table) or "seeds" in table, "say in `seeds` how many there are, or why there are fewer"
+
+
+def test_what_is_learned_is_known_by_its_words_and_by_its_commands() -> None:
+    own = {**small(), "page": "luf", "command": ["python docs/tables.py"]}
+    assert not learns(own)
+    assert not learns({**own, "rows": [{"row": "untuned"}]})
+    assert learns({**own, "rows": [{"row": "dense, tuned"}]})
+    place = "--benchmark.name lamp_7 --benchmark.root FOLDER --out DIR"
+    for run in ("run cfrag", "run dense --generator.method lora", "sweep ablations/tuned", "run purple"):
+        assert learns({**own, "command": [f"pbr-jax {run} {place}"]}), run
+    assert not learns({**own, "command": [f"pbr-jax sweep ablations/llm_baselines {place}"]})
+
+
 FOLDERS = {
     "lamp_7": "LaMP_7", "lamp_4": "LaMP_4_huffpost", "lamp_3": "LaMP_3_amazon_mi",
     "longmemeval": "longmemeval_like_locomo",
 }  # fmt: skip
 
 
+def read_config(command: str, words: dict[str, str]) -> tuple[list[Config], Any]:
+    """The config of a command, if it runs any, with words in the places of others; and its file's sweep."""
+    if not command.startswith(("pbr-jax run ", "pbr-jax sweep ")):
+        return [], None
+    rest = shlex.split(command)[1:]
+    kept = [FILLED.get(word, word) for word in rest[1 : rest.index("--out")]]
+    file, config = flags.config([words.get(word, word) for word in kept], flags.RUN)
+    return [config], file.sweep if rest[0] == "sweep" else None
+
+
 def configs(words: dict[str, str]) -> Iterator[Config]:
     """The config of each command of all tables, with words in the places of others."""
     for table in tables.tables().values():
         for command in table["command"]:
-            if command.startswith(("pbr-jax run ", "pbr-jax sweep ")):
-                rest = shlex.split(command)[1:]
-                kept = [FILLED.get(word, word) for word in rest[1 : rest.index("--out")]]
-                yield flags.config([words.get(word, word) for word in kept], flags.RUN)[1]
+            yield from read_config(command, words)[0]
+
+
+def configs_of(command: str) -> Iterator[Config]:
+    """The configs of all runs of a command."""
+    for config in (found := read_config(command, {}))[0]:
+        rows = [{}] if found[1] is None else found[1](*[config] * bool(signature(found[1]).parameters))
+        yield from (override(config, row) for row in rows)
 
 
 @pytest.mark.long
