@@ -44,12 +44,14 @@ Placed = tuple[Mapping[str, Any], str]
 
 
 class _Message(NamedTuple):
-    """A message. `speaker`: a key of `_SPEAKERS`, "tool" or, for any other role, ""."""
+    """A message. `speaker`: a key of `_SPEAKERS`, "tool" or, for any other role, "". `others`: how many
+    parts of it are no text."""
 
     speaker: str
     text: str
     time: Any
     place: str
+    others: int
 
 
 class _Turn:
@@ -89,6 +91,9 @@ class _Turn:
             time = next(({"time": time} for time in times if time is not None), {})
             asked, said = ("\n".join(message.text for message in of) for of in (self._asked, self._said))
             yield {**self.about, **time, "input": asked, "output": said}, self.place
+            for message in (*self._asked, *self._said):
+                for _ in range(message.others):
+                    self.left_out.add("parts of messages that are no text, such as pictures", message.place)
             self._asked, self._said = [], []
         else:
             self._leave("messages of the user that have no answer", self._asked)
@@ -179,12 +184,12 @@ def _message(values: Any, place: str) -> _Message:
         told = f": found {kind(values)} without a role, wanted role and content; correct it"
         raise RecordError(place, told, "records with a message without a role")
     speaker = _speaker(role)
-    text, calls = _text(_first(values, _TEXTS), place, speaker)
+    text, calls, others = _text(_first(values, _TEXTS), place, speaker)
     calls = calls or any(_filled(values.get(name)) for name in ("tool_calls", "function_call"))
     if calls and (speaker == "assistant" or not text):
         speaker = "tool"
     place += "" if speaker else f", role {role!r:.40}"
-    return _Message(speaker, text, _first(values, _TIMES), place)
+    return _Message(speaker, text, _first(values, _TIMES), place, others)
 
 
 def _role(message: Any) -> Any:
@@ -198,16 +203,16 @@ def _speaker(role: str) -> str:
     return next((speaker for speaker, names in _SPEAKERS.items() if name in names), tool)
 
 
-def _text(content: Any, place: str, speaker: str) -> tuple[str, bool]:
-    """A message's text, and whether it calls a tool or holds the result of one. What an assistant says before
-    a call is not its answer."""
+def _text(content: Any, place: str, speaker: str) -> tuple[str, bool, int]:
+    """A message's text, whether it calls a tool or holds the result of one, and how many of its parts are
+    neither. What an assistant says before a call is not its answer."""
     if content is None or isinstance(content, str):
-        return (content or "").strip(), False
+        return (content or "").strip(), False, 0
     if (parts := _listed(content)) is None:
         told = f": found {kind(content)} as content, wanted a text or a list of parts; correct it"
         raise RecordError(place, told, "records with a message without a text")
     texts: list[str] = []
-    calls = False
+    calls, others = False, 0
     for part in parts:
         named = part if isinstance(part, Mapping) else {"text": part}
         text, of = named.get("text"), named.get("type")
@@ -215,7 +220,9 @@ def _text(content: Any, place: str, speaker: str) -> tuple[str, bool]:
             texts.append(text)
         elif "tool" in map(_speaker, (str(of), *filter(lambda name: _filled(named[name]), named))):
             texts, calls = ([] if speaker == "assistant" else texts), True
-    return "\n".join(texts).strip(), calls and not texts
+        else:
+            others += _filled(part)
+    return "\n".join(texts).strip(), calls and not texts, others
 
 
 def _cell(values: Mapping[str, Any], names: Sequence[str], default: Any = None) -> Any:

@@ -108,29 +108,42 @@ class Said(NamedTuple):
     who: str
     text: str
     calls: bool
+    pictures: int = 0
 
 
-def _numbered(said: list[tuple[str, bool, bool]]) -> list[Said]:
+def _numbered(said: list[tuple[str, bool, bool, int]]) -> list[Said]:
     """Messages whose texts, where they have one, are their own."""
     return [
-        Said(who, f"said {number}" if speaks else "", calls and who == "assistant")
-        for number, (who, speaks, calls) in enumerate(said)
+        Said(who, f"said {number}" if speaks else "", calls and who == "assistant", pictures)
+        for number, (who, speaks, calls, pictures) in enumerate(said)
     ]
 
 
 _WHO = st.sampled_from(["user", "user", "assistant", "assistant", "system", "tool", "stranger"])
 _CHATS = st.lists(
-    st.lists(st.tuples(_WHO, st.sampled_from([True, True, False]), st.booleans()), max_size=8).map(_numbered),
+    st.lists(
+        st.tuples(_WHO, st.sampled_from([True, True, False]), st.booleans(), st.integers(0, 2)), max_size=8
+    ).map(_numbered),
     min_size=1,
     max_size=3,
 )
+
+
+def parts(one: Said, kind: str) -> list[dict[str, Any]]:
+    """The content of a message: its pictures stand before and behind its text."""
+    pictures = [{"type": "image", "source": "data"}] * one.pictures
+    return [*pictures[:1], *([{"type": kind, "text": one.text}] if one.text else []), *pictures[1:]]
 
 
 def openai(said: list[Said]) -> dict[str, Any]:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     return {
         "messages": [
-            {"role": one.who, "content": one.text or None, "tool_calls": [call] if one.calls else None}
+            {
+                "role": one.who,
+                "content": parts(one, "text") if one.pictures else one.text or None,
+                "tool_calls": [call] if one.calls else None,
+            }
             for one in said
         ]
     }
@@ -138,7 +151,7 @@ def openai(said: list[Said]) -> dict[str, Any]:
 
 def anthropic(said: list[Said]) -> dict[str, Any]:
     def content(one: Said) -> list[dict[str, Any]]:
-        text = [{"type": "text", "text": one.text}] if one.text else []
+        text = parts(one, "text")
         return [*text, {"type": "tool_use", "id": "t", "name": "f"}] if one.calls else text
 
     return {"messages": [{"role": one.who, "content": content(one)} for one in said]}
@@ -148,7 +161,7 @@ def responses(said: list[Said]) -> dict[str, Any]:
     items: list[dict[str, Any]] = []
     for one in said:
         kind = "output_text" if one.who == "assistant" else "input_text"
-        items.append({"type": "message", "role": one.who, "content": [{"type": kind, "text": one.text}]})
+        items.append({"type": "message", "role": one.who, "content": parts(one, kind)})
         items += [{"type": "function_call", "name": "f", "arguments": "{}"}] if one.calls else []
     return {"input": items, "output": [{"type": "reasoning", "summary": []}]}
 
@@ -216,8 +229,18 @@ def test_every_message_of_a_chat_is_in_a_row_or_is_counted(
     wanted = [turn for said in chats for turn in turns(said, calls=form is not sharegpt)]
     assert [(row["input"], row["output"]) for row in found] == wanted
     used = sum(text.count("said") for turn in wanted for text in turn)
+    pictures = sum(
+        one.pictures
+        for said, own in zip(chats, [turns(said, calls=form is not sharegpt) for said in chats])
+        for one in said
+        if form is not sharegpt
+        and any(one.text and one.text in text.split("\n") for turn in own for text in turn)
+    )
+    assert [line for line in left_out.lines() if line.startswith(f"{pictures} parts of messages")] == [
+        line for line in left_out.lines() if "such as pictures" in line
+    ]
     messages = [len(messages) for record in records for messages in record.values()]
-    assert used + left_out.count == sum(messages) + messages.count(0) * (form is not responses)
+    assert used + left_out.count == sum(messages) + pictures + messages.count(0) * (form is not responses)
 
 
 @settings(max_examples=25, deadline=None)
