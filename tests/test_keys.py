@@ -1,6 +1,7 @@
 """What each field of a config moves: the key of a stage that reads it, or nothing, where it is said here."""
 
 import dataclasses
+import inspect
 import json
 import re
 import shutil
@@ -15,8 +16,10 @@ from pbr_jax import config as c
 from pbr_jax.base.types import UserError
 from pbr_jax.config import Config, override
 from pbr_jax.experiment.plan import Plan
+from pbr_jax.graph import Slot, walk
 from pbr_jax.graph.lists import stages
-from pbr_jax.options import JudgeLLM, Options, added, hints, key_of
+from pbr_jax.methods import METHODS
+from pbr_jax.options import JudgeLLM, Method, Options, added, hints, key_of, members_in
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 SYSTEMS = {
@@ -195,17 +198,28 @@ def test_a_field_that_is_added_moves_only_what_has_it_and_at_the_value_before_no
     assert key_of(more(added(3))(k=7, more=4)) == {**key_of(BM25(k=7)), "more": 4}
 
 
+def takes(method: type[Method]) -> dict[str, inspect.Parameter]:
+    """What a slot takes. Where it hands all on to a method that subclasses define, what that one takes."""
+    parameters = dict(inspect.signature(method.slot).parameters)
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return parameters
+    owner = next(base for base in method.__mro__ if "slot" in vars(base))
+    for name in sorted(vars(owner).keys() & getattr(owner, "__abstractmethods__", frozenset())):
+        if any(p.kind is p.VAR_KEYWORD for p in inspect.signature(getattr(owner, name)).parameters.values()):
+            named = {n: p for n, p in parameters.items() if p.kind is not p.VAR_KEYWORD}
+            return named | dict(inspect.signature(getattr(method, name)).parameters)
+    return parameters
+
+
 def test_every_method_names_its_needs_as_its_slot_takes_them():
     """`needs` and `slot` meet by keyword."""
-    import inspect
-
-    from pbr_jax.methods import METHODS
-
     for slot, methods in METHODS.items():
         for method in methods:
-            parameters = inspect.signature(method.slot).parameters
+            parameters = takes(method)
             if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-                continue  # none and auto of generate: nothing is computed
+                # A method of parts, whose names begin alike; none and auto of generate compute nothing.
+                assert any(map(members_in, hints(method).values())) or slot == "generate", method
+                continue
             keywords = {n for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
             assert isinstance(method(), Options), (slot, method)
             assert list(parameters)[:2] == ["self", "tally"], method
@@ -214,10 +228,11 @@ def test_every_method_names_its_needs_as_its_slot_takes_them():
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_the_needs_of_every_chosen_method_are_what_its_slot_takes(plan: Callable[..., Plan], name: str):
-    import inspect
-
-    from pbr_jax.graph import Slot, walk
-
     for node in walk(plan(name).last):
         if isinstance(node, Slot):
             inspect.signature(node.method.slot).bind(None, **dict.fromkeys(node.needs))
+            parameters = takes(type(node.method))
+            apart = {n for n in node.needs if n not in parameters}
+            assert all(n.startswith("of.") for n in apart), (node.method, apart)
+            wanted = {n for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY and p.default is p.empty}
+            assert wanted <= set(node.needs), node.method

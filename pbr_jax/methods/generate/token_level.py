@@ -54,8 +54,10 @@ class TokenLevelGenerate(Generate):
         language_model.check_tokens(run.config.llm, f"generate.method {self.method}")
         return decoding(run, self)
 
-    def slot(self, tally: Tally, **values: Any) -> "_Slot":
-        return _Slot(self, tally, **values)
+    def slot(
+        self, tally: Tally, *, llm: TokenLevel, max_new_tokens: int, seed: int, stop: tuple[str, ...] = ()
+    ) -> "_Slot":
+        return _Slot(self, tally, llm, max_new_tokens, seed, stop)
 
     @abc.abstractmethod
     def answers(self, slot: "_Slot", batch: "_Batch", on_batch: OnBatch) -> list[Answer]:

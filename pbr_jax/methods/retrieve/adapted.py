@@ -108,10 +108,8 @@ def searching(
     embeddings: Matrix,
     shared: Search,
     names: Names = "keep",
-    **values: Any,
 ) -> RetrieveSlot:
-    """The search with a state. `encoder`, `embeddings` and `shared` are of the encoder as it came; other
-    values are not used."""
+    """The search with a state. `encoder`, `embeddings` and `shared` are of the encoder as it came."""
     moves = read(folder).moves
     if not (folder / _PARAMS).is_file():
         return search(store, encoder, embeddings, k, None, shared, least_own, names)
@@ -181,8 +179,18 @@ class Adapted(Searching):
             ),
         }
 
-    def slot(self, tally: Tally, *, adapted: Path, **values: Any) -> RetrieveSlot:
-        return searching(adapted, self.k, self.index, self.least_own, names=self.names, **values)
+    def slot(
+        self,
+        tally: Tally,
+        *,
+        store: Store,
+        encoder: TextEncoder,
+        embeddings: Matrix,
+        shared: Search,
+        adapted: Path,
+    ) -> RetrieveSlot:
+        known = {"store": store, "encoder": encoder, "embeddings": embeddings, "shared": shared}
+        return searching(adapted, self.k, self.index, self.least_own, names=self.names, **known)
 
 
 def _content(folder: Path) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from pbr_jax.base.types import Feedback, UserError
-from pbr_jax.corpus.search import Kind
+from pbr_jax.corpus.search import Kind, Search
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Bound, Node, Slot, builds_nodes, constant
 from pbr_jax.index import Matrix
@@ -158,20 +158,27 @@ class Luf(Learner, Searching):
         state: Path,
         store: Store,
         encoder: TextEncoder,
+        embeddings: Matrix,
+        shared: Search,
+        seed: int,
+        collaboration: str,
+        judge: Judge | None = None,
+        expand: Bound | None = None,
+        simulation: simulated.Simulation | None = None,
         pool: bool = False,
-        **values: Any,
+        **parts: Bound,
     ) -> RetrieveSlot:
         corpus = self.corpus(store, state)
         if corpus is not store:
-            values["embeddings"], values["shared"] = adapted.searched(corpus, encoder, self.index)
-        known = {"store": corpus, "encoder": encoder, "names": self.names, **values}
+            embeddings, shared = adapted.searched(corpus, encoder, self.index)
+        known = {"store": corpus, "encoder": encoder, "embeddings": embeddings, "shared": shared}
         sums = bool(self.of) or pool
         k = max(fused.depth(store), self.k * (store.most_passages if pool else 1)) if sums else self.k
-        own = adapted.searching(state, k, self.index, self.least_own, **known)
+        own = adapted.searching(state, k, self.index, self.least_own, names=self.names, **known)
         if not sums:
             return own
-        parts = {self.method: own, **fused.opened(self.of, k, tally, values)}
-        return fused.Fused(k=self.k).together(parts, [1.0] * len(parts), corpus, pool)
+        summed = {self.method: own, **fused.opened(self.of, k, tally, parts)}
+        return fused.Fused(k=self.k).together(summed, [1.0] * len(summed), corpus, pool)
 
     def observe(
         self,
@@ -182,11 +189,12 @@ class Luf(Learner, Searching):
         encoder: TextEncoder,
         seed: int,
         collaboration: str,
+        embeddings: Matrix,
+        shared: Search,
         judge: Judge | None = None,
         expand: Bound | None = None,
         simulation: simulated.Simulation | None = None,
-        pool: bool = False,
-        **values: Any,
+        **_: Any,
     ) -> list[dict[str, Any]]:
         """Labels on the `labels.depth` documents of the data that the present state finds for each question.
 
@@ -197,7 +205,8 @@ class Luf(Learner, Searching):
         if self.moves == "map":
             found = query_vectors(encoder, queries)
             queries = [query._replace(vector=vector) for query, vector in zip(queries, found)]
-        depth, known = self.labels.depth, {"store": store, "encoder": encoder, **values}
+        depth, known = self.labels.depth, {"store": store, "encoder": encoder, "embeddings": embeddings}
+        known["shared"] = shared
         search = gated(adapted.searching(state, depth, self.index, self.least_own, **known), collaboration)
         rankings = search(examples, queries, [_open(store, e.user_id, collaboration) for e in examples])
         rankings = [sorted(ranking, key=lambda c: -c.score)[:depth] for ranking in rankings]
