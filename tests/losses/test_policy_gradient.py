@@ -244,3 +244,53 @@ def test_grpo_takes_the_lower_of_the_clipped_and_the_plain_objective():
         np.testing.assert_allclose(found, -advantage * np.array(effective), rtol=1e-5)
         gradient = jax.grad(lambda x, old=old, a=advantages: grpo(x, old, a, clip=0.2).sum())(log_probs)
         np.testing.assert_allclose(gradient, -advantage * ratios * slope, rtol=1e-5)
+
+
+HOLDS = np.array([[1, 0], [0, 0], [1, 1], [0, 1]], bool)  # of four candidates, two pieces
+
+
+def gains_by_drawing(scores, order, holds):
+    """Minus the log of the product over steps of the probability that what is drawn next, found by drawing
+    each candidate that is left, adds a piece; steps where none could are left out."""
+    total = 0.0
+    for step, taken in enumerate(order):
+        have = {int(g) for a in order[:step] for g in np.flatnonzero(holds[a])}
+        left = [a for a in range(len(scores)) if a not in order[:step] and scores[a] > 0]
+        adds = [a for a in left if set(np.flatnonzero(holds[a]).tolist()) - have]
+        if taken >= 0 and adds:
+            total -= np.log(sum(float(scores[a]) for a in adds) / sum(float(scores[a]) for a in left))
+    return total
+
+
+gains = jax.jit(policy_gradient.marginal_gains)
+
+
+@pytest.mark.parametrize("k", [1, 3, 4])
+def test_gains_are_those_of_drawing_along_every_order(k):
+    orders = subsets(range(4), k)
+    found = gains(LOG_SCORES, jnp.array(orders), jnp.array(HOLDS))
+    wanted = [gains_by_drawing(SCORES, order.tolist(), HOLDS) for order in orders]
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    assert (np.unique(np.round(wanted, 5)).size > 1) == (k > 1)  # what was drawn counts
+
+
+def test_gains_mask_candidates_and_count_no_step_without_one():
+    orders = subsets([0, 1, 3], 6)
+    log_scores = jnp.where(WHERE, LOG_SCORES, jnp.nan)
+    found = gains(log_scores, jnp.array(orders), jnp.array(HOLDS), where=jnp.array(WHERE))
+    wanted = [
+        gains_by_drawing(np.where(WHERE, SCORES, 0), order[:3].tolist(), HOLDS * WHERE[:, None])
+        for order in orders
+    ]
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    assert not gains(LOG_SCORES, jnp.array(subsets(range(4), 4)), jnp.zeros((4, 2), bool)).any()
+
+
+def test_the_gradient_of_gains_is_that_of_differences_also_with_padding():
+    orders = jnp.array(subsets(range(4), 4)[::5])
+    check_grads(lambda x: gains(x, orders, jnp.array(HOLDS)).mean(), (LOG_SCORES,), order=1, modes=["rev"])
+    padded = jnp.where(WHERE, LOG_SCORES, -jnp.inf)
+    with jax.debug_nans(True):
+        slope = jax.grad(lambda x: gains(x, orders[:, :3], jnp.array(HOLDS)).sum())(padded)
+    assert slope[2] == 0
+    assert np.isfinite(slope).all()
