@@ -7,7 +7,7 @@ is one privacy check (the gate, `pipeline.rank`) and one tally of the computatio
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -147,8 +147,14 @@ class System(Living):
         """The format by which answers are parsed."""
         return self._parts["answer_format"]
 
-    def _noted(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._living is None else self.remarks.noted()
+    def _noted(
+        self, examples: Examples, others: Iterable[Iterable[str]] = ()
+    ) -> AbstractContextManager[None]:
+        """Around what asks a language model about texts of the examples' users and of others."""
+        if self._living is None:
+            return nullcontext()
+        users = {example.user_id for example in examples}.union(*others) - {""}
+        return self.remarks.noted(users)
 
     @property
     def _generate(self) -> GenerateSlot | None:
@@ -233,7 +239,8 @@ class System(Living):
         with self._lock:
             users = self.neighbours(examples) if users is None else users
             # Of one state, whatever is written to the store meanwhile.
-            with self._noted(), self.store.reading():
+            searched = ([neighbour.user_id for neighbour in of_example] for of_example in users)
+            with self._noted(examples, searched), self.store.reading():
                 rankings = rank(self.pipeline, examples, self._collaboration or "none", users)
                 self._check_rows(rankings)
         for example, ranking in zip(examples, rankings, strict=True):
@@ -267,11 +274,12 @@ class System(Living):
         self.check()
         if not (examples := check_examples(examples)):
             return []
-        with self._lock, self._noted(), naming(example.id for example in examples):
+        with self._lock, naming(example.id for example in examples):
             if self._generate is None:
                 raise UserError("generate.method none answers nothing; set it to ipa")
             shown = self._shown(examples, rankings)
-            return self._generate(examples, shown, self._writer(written), on_batch=on_batch)
+            with self._noted(examples, _owners(shown)):
+                return self._generate(examples, shown, self._writer(written), on_batch=on_batch)
 
     def score(
         self,
@@ -290,17 +298,27 @@ class System(Living):
         self.check()
         if not (examples := check_examples(examples)):
             return []
-        with self._lock, self._noted(), self.tally.timed("score"):
+        with self._lock, self.tally.timed("score"):
             shown, write = self._shown(examples, rankings), self._writer(written)
-            if isinstance(self._generate, Scoring):
-                with naming(example.id for example in examples):
-                    found = self._generate.score(examples, shown, write, on_batch=on_batch)
-                prompts, scores = [prompt for prompt, _ in found], [score for _, score in found]
-            else:
-                prompts = write(examples, shown)
-                scores = self._scores(examples, prompts, on_batch)
+            with self._noted(examples, _owners(shown)):
+                prompts, scores = self._scored(examples, shown, write, on_batch)
         pairs = zip(examples, prompts, scores, strict=True)
         return [(prompt, None if e.target is None else score) for e, prompt, score in pairs]
+
+    def _scored(
+        self,
+        examples: Examples,
+        shown: Sequence[Ranking],
+        write: PromptWriter,
+        on_batch: OnScored | None,
+    ) -> tuple[Sequence[Written], Sequence[Score | None]]:
+        """The prompts, and the likelihoods of the targets after them."""
+        if not isinstance(self._generate, Scoring):
+            prompts = write(examples, shown)
+            return prompts, self._scores(examples, prompts, on_batch)
+        with naming(example.id for example in examples):
+            found = self._generate.score(examples, shown, write, on_batch=on_batch)
+        return [prompt for prompt, _ in found], [score for _, score in found]
 
     def _scores(
         self, examples: Examples, prompts: Sequence[Written], on_batch: OnScored | None
@@ -355,3 +373,8 @@ class System(Living):
                     f"document {document.id} of user {document.user_id} is given as row {candidate.row}, "
                     "where another stands; a candidate's row must be its own, and nothing was written"
                 )
+
+
+def _owners(rankings: Iterable[Ranking]) -> Iterator[list[str]]:
+    """The users whose documents stand in each ranking."""
+    return ([candidate.document.user_id for candidate in ranking] for ranking in rankings)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sqlite3
 import threading
 import unittest.mock
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from pbr_jax.config import Config, override
 from pbr_jax.corpus import vectors
 from pbr_jax.corpus.vectors import digest
 from pbr_jax.experiment import opening
+from pbr_jax.llm import answers_file
 from pbr_jax.llm.engine.jax_backend import JaxLLM
 from pbr_jax.methods.generate import Ipa
 from pbr_jax.options import Generate
@@ -322,6 +324,52 @@ def test_what_is_encoded_while_a_user_is_forgotten_is_erased_too(
     monkeypatch.setattr(vectors, "erase", erased)
     system.forget("eve")
     assert not kept()
+
+
+ASKED = {
+    "ipa": {},
+    "replug": {"generate.method": "replug"},
+    "pointwise": {"select.method": "pointwise"},  # asks for its ranking
+    "hyde": {"expand.method": "hyde"},
+    "text of all": {"collaboration": "text", "neighbours.method": "random", "neighbours.m": 9},
+}
+
+
+def cached() -> set[str]:
+    """The keys of all cached answers."""
+    with sqlite3.connect(answers_file.location()) as connection:
+        return {key for (key,) in connection.execute("SELECT key FROM answers")}
+
+
+@pytest.mark.parametrize("remarks", [False, True])
+@pytest.mark.parametrize("name", ASKED)
+def test_a_forgotten_users_answers_are_erased_and_no_others(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, remarks: bool
+):
+    """Also those that another process makes while the user is forgotten."""
+    pbr_jax.run(override(config, {"retrieve.method": "bm25", **ASKED[name]}), tmp_path / "out")
+    system, erase, turns = pbr_jax.open(tmp_path / "out"), vectors.erase, iter([True])
+    if remarks:
+        system.observe("ann", "i love cats", judge=Script([]))
+    system.add("eve", ["i love violins", "violins about football"])
+    elsewhere, before = opening._open(tmp_path / "out"), cached()
+    system.ask("bob", "what about tea")
+    others = cached()
+    assert others > before
+    system.ask("eve", "what about violins")
+    asked = cached()
+    assert asked > others
+
+    def erased(texts: Any) -> int:
+        number = erase(texts)
+        if next(turns, False):
+            elsewhere.ask("eve", "what about football")
+            assert cached() > asked
+        return number
+
+    monkeypatch.setattr(vectors, "erase", erased)
+    system.forget("eve")
+    assert cached() == (before if name == "text of all" else others)
 
 
 @pytest.mark.parametrize("spelling", ["Zoe\u0308", "\ufeffZo\xeb", " Zo\xeb\u200b", "Zo\xeb\n"])

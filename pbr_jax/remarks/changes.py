@@ -111,7 +111,7 @@ def erase_document(store: Store, log: Log, id: str) -> int:
             assert event.store is not None
             log.append(sql, "erase", author="", store=event.store, document=id, reason="erased")
     finish_erasing(store, log)
-    vectors.erase(texts)  # of what others, who saw the document until now, have encoded anew
+    erase_made(texts)  # what others, who saw the document until now, have made since
     return len(remarks)
 
 
@@ -124,7 +124,7 @@ def erase_user(store: Store, log: Log, user: str) -> int:
     own = [event for event in log.events() if user in (event.author, event.store)]
     made = [event for event in own if event.text is not None]
     texts = [*(store.texts_of(user) if user in store.users else []), *_passages(store, made)]
-    _erase_what_was_made(log, texts, made)
+    _erase_what_was_made(log, texts, made, user)
     with log.changing() as sql:
         _blank(log, sql, own, remarks)
         for event in made:
@@ -135,7 +135,7 @@ def erase_user(store: Store, log: Log, user: str) -> int:
         sql.execute("UPDATE events SET author=NULL WHERE author=?", (user,))
         sql.execute("DELETE FROM votes WHERE author=?", (user,))
     finish_erasing(store, log)
-    vectors.erase(texts)  # as above
+    erase_made(texts, user)  # as above
     return len(remarks)
 
 
@@ -161,10 +161,17 @@ def _passages(store: Store, events: Iterable[Event]) -> list[str]:
     return [part for event in events for part in store.cut(event.text or "")]
 
 
-def _erase_what_was_made(log: Log, texts: Sequence[str], events: Iterable[Event]) -> None:
-    """Erases the vectors of texts, and cached answers since their events: prompts may have held them."""
+def erase_made(texts: Sequence[str], user: str | None = None) -> None:
+    """Erases the vectors of texts, and cached answers whose prompts may show them, or any text of a user."""
     vectors.erase(texts)
-    reads.erase(texts)
+    reads.erase(texts, user)
+
+
+def _erase_what_was_made(
+    log: Log, texts: Sequence[str], events: Iterable[Event], user: str | None = None
+) -> None:
+    """The same, with cached answers since the texts' events."""
+    erase_made(texts, user)
     since = min((event.version for event in events), default=None)
     with log.changing() as sql:
         keys = sql.execute("SELECT key FROM answers WHERE version >= ?", (since,)).fetchall()

@@ -21,7 +21,6 @@ import numpy as np
 from pbr_jax.base import terminal
 from pbr_jax.base.locks import locked
 from pbr_jax.base.types import Document, Example, UserError
-from pbr_jax.corpus import vectors
 from pbr_jax.corpus.arguments import check_documents, check_filled
 from pbr_jax.corpus.store import Store
 from pbr_jax.llm import cache, reads
@@ -32,6 +31,7 @@ from pbr_jax.remarks.changes import (
     catch_up,
     erase_document,
     erase_late,
+    erase_made,
     erase_user,
     finish_erasing,
     refuse_taken,
@@ -99,10 +99,12 @@ class Stores:
         return Log(self.path, self._data)
 
     @contextmanager
-    def noted(self) -> Iterator[None]:
-        """Around what asks a language model: an erased remark takes the answers with it that may show it."""
+    def noted(self, users: Iterable[str]) -> Iterator[None]:
+        """Around what asks a language model about texts of users: an erased user, or remark, takes the
+        answers with it that may show their texts."""
         if not self.exists:
-            yield
+            with reads.of_users(users):
+                yield
             return
         keys: list[str] = []
 
@@ -111,7 +113,7 @@ class Stores:
                 keys.extend(new)
 
         try:
-            with cache.noted(note):
+            with reads.of_users(users), cache.noted(note):
                 yield
         finally:
             if keys:
@@ -401,8 +403,9 @@ class Living(abc.ABC):
     def forget(self, user: str) -> None:
         """Deletes a user with all documents and remarks, including shared documents made from the remarks.
 
-        In the cache, vectors of these documents and texts about users that were written from them are
-        overwritten. Other cached results and the results of runs remain.
+        In the cache, vectors of these documents, texts about users that were written from them, and answers
+        of opened systems whose prompts may show them are overwritten. Other cached results and the results of
+        runs remain.
 
         Raises UserError for an unknown user.
         """
@@ -414,10 +417,9 @@ class Living(abc.ABC):
             return
         with self._changing(grows=False) as store:
             texts = store.texts_of(user)
-            vectors.erase(texts)
-            reads.erase(texts)
+            erase_made(texts, user)
             store.forget(user)
-            vectors.erase(texts)  # of what others, who saw the documents until now, have encoded anew
+            erase_made(texts, user)  # what others, who saw the documents until now, have made since
 
     @contextmanager
     def _changing(self, *, grows: bool) -> Iterator[Store]:

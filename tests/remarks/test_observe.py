@@ -158,7 +158,7 @@ def test_an_answer_that_was_under_way_when_its_text_was_erased_is_not_kept(
         return real(*given, **options)
 
     monkeypatch.setattr(cached._llm, "generate", generate)
-    with system._noted():
+    with system._noted([]):
         cached.generate([[{"role": "user", "content": "i love CANARY"}]], Sampling(2))
         assert len(answers(tmp_path)) == len(before) + 1
     assert answers(tmp_path) == before
