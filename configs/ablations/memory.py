@@ -24,6 +24,15 @@ _DATED: Overrides = {"corpus.front": "date"}
 _FUSED: Overrides = {"retrieve.method": "fused", "retrieve.of.bm25.over": "documents", **_PASSAGES}
 _LEVELS: Overrides = {**_FUSED, "retrieve.of": ("bm25", "bm25")}
 _THREE: Overrides = {**_FUSED, "retrieve.of": ("bm25", "bm25", "dense")}
+_MEMORY: Overrides = {
+    **_THREE,
+    "retrieve.of.bm25.analyser": "stem",
+    "retrieve.of.bm25_2.analyser": "stem",
+    "retrieve.of.bm25.question_words": "out",
+    "retrieve.of.bm25_2.question_words": "out",
+    "retrieve.of.dense.names": "i",
+    "retrieve.weights": (1.0, 1.0, 2.0),
+}
 _WHOLE: Overrides = {
     "retrieve.k": 1000, "select.k": None, "prompt.max_tokens": 2048, "prompt.order": "best_last",
 }  # fmt: skip
@@ -47,6 +56,7 @@ ROWS: dict[str, Overrides] = {
     "fused, passages": _FUSED,
     "fused, passages, dates": {**_FUSED, **_DATED},
     "fused of three, passages": _THREE,
+    "memory": _MEMORY,
     "fused, passages, mmr": {**_FUSED, "select.method": "mmr"},
     "pbr, anchor alone": {"retrieve.method": "dense", "expand.method": "pbr", **_ANCHOR},
     "pbr": {"retrieve.method": "dense", "expand.method": "pbr"},

@@ -9,6 +9,7 @@ import pytest
 from pbr_jax import data
 from pbr_jax.base.types import Example, UserError
 from pbr_jax.config import Benchmark
+from pbr_jax.text.speakers import speakers, without
 
 NAMES = ("Ann", "Bob", "Cid", "Dee")  # the fourth has no data, as in the release
 NOISE = "noise_0.0"
@@ -95,6 +96,15 @@ def error_of(root: Path, split: str = NOISE) -> str:
         examples(root, split)
     assert "\n" not in str(error.value)
     return str(error.value)
+
+
+def test_questions_in_the_first_person_keep_the_names_in_them(tmp_path: Path) -> None:
+    """Documents name no speakers: "Eve" is whom the user asks about, and nobody's own name stands there."""
+    make(tmp_path)
+    for example in examples(tmp_path):
+        known = speakers(document.fields for document in example.profile)
+        asked = f"What did Eve and {example.user_id.rpartition('/')[2]} buy? {example.query}"
+        assert without(asked, known, "i") == without(asked, known, "out") == asked
 
 
 @pytest.mark.parametrize("parent", [".", "synthetic_data", "eval_data_v1/synthetic_data"])
