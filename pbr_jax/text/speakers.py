@@ -16,7 +16,7 @@ from pbr_jax.text.bm25 import QUESTION_WORDS
 
 Names = Literal["keep", "out", "i"]
 
-_LETTER = r"[\p{L}\p{N}\p{M}_]"
+_LETTER, _HYPHEN = r"[\p{L}\p{N}\p{M}_]", r"[-\u2010\u2011]"
 
 
 def speakers(fields: Iterable[Mapping[str, str]]) -> tuple[str, ...]:
@@ -47,9 +47,12 @@ def without(question: str, speakers: tuple[str, ...], names: Names) -> str:
 
 @lru_cache(maxsize=64)
 def _pattern(speakers: tuple[str, ...]) -> regex.Pattern[str]:
-    """Any of the names as a word of its own, with the sign of a possessive: Ann's, James's or James'."""
+    """Any of the names as a word of its own, with the sign of a possessive: Ann's, James's or James'. A
+    part of a word with hyphens is none: Mary-Ann is not Ann."""
     known = {name for speaker in speakers for name in (speaker, speaker.split()[0])}
     told = sorted((name for name in known if name.lower() not in QUESTION_WORDS), key=len, reverse=True)
-    names = "|".join(regex.escape(name).replace(r"\ ", r"\s+") for name in told) or "(?!)"
+    escaped = (regex.escape(name).replace(r"\ ", r"\s+") for name in told)
+    names = "|".join(regex.sub(rf"\\?{_HYPHEN}", lambda _: _HYPHEN, name) for name in escaped) or "(?!)"
     possessive = rf"['’]s(?!{_LETTER})|(?<=s)['’](?=\s)"
-    return regex.compile(rf"(?<!{_LETTER})(?:{names})(?!{_LETTER})(?P<of>{possessive})?", regex.IGNORECASE)
+    alone = rf"(?<!{_LETTER}{_HYPHEN}?)(?:{names})(?!{_HYPHEN}?{_LETTER})"
+    return regex.compile(rf"{alone}(?P<of>{possessive})?", regex.IGNORECASE)

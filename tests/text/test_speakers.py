@@ -17,8 +17,14 @@ HOW: tuple[Names, ...] = get_args(Names)  # keep, out, i
 
 _ONE_CASE_EACH = "abdeyzéñöжяαβ"  # letters whose upper and lower case are one character each
 _WORD = st.text(_ONE_CASE_EACH, min_size=2, max_size=4) | st.sampled_from(["कमला", "हिन्दी", "عائشة"])
-_NAME = st.lists(_WORD, min_size=1, max_size=2).map(tuple)
-_FORMS = (str, str.upper, str.title, lambda name: unicodedata.normalize("NFD", name))
+_NAME = st.lists(_WORD | st.tuples(_WORD, _WORD).map("-".join), min_size=1, max_size=2).map(tuple)
+_FORMS = (
+    str,
+    str.upper,
+    str.title,
+    lambda name: unicodedata.normalize("NFD", name),
+    lambda name: name.replace("-", "\u2011"),
+)
 
 
 @st.composite
@@ -40,7 +46,15 @@ def questions(draw: Any) -> tuple[tuple[str, ...], list[tuple[str, str, str]]]:
             (f"({form})?", "()?", "(I)?"),
             *(
                 (inside, inside, inside)
-                for inside in (f"{joined}n", f"x{joined}", f"{joined}_", f"1{joined}")
+                for inside in (
+                    f"{joined}n",
+                    f"x{joined}",
+                    f"{joined}_",
+                    f"1{joined}",
+                    f"{joined}-n",
+                    f"x-{joined}",
+                    f"x\u2011{joined}'s",
+                )
             ),
         ]
     told = [one for one in told if unicodedata.normalize("NFC", one[0].lower()) not in every or one[2] == "I"]
