@@ -48,6 +48,8 @@ def write_state(folder: Path, run: str | Path, slot: str, blocks: int | None = N
     plan = plan_of(Path(run))
     method = getattr(plan.config, slot, None)
     linear = method if isinstance(method, Purple) and method.scorer == "linear" and not method.state else None
+    if linear is not None and blocks is not None:
+        raise UserError(f"{run}: a policy is learned from all questions at once; leave --blocks out")
     stage = _stage(plan, run) if linear is None else linear.params(plan.run)
     if linear is None and not isinstance(method, Learner):
         known = ", ".join(name for name in plan.last_slots if name != "store")

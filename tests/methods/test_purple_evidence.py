@@ -175,6 +175,8 @@ def test_a_fold_is_learned_from_others_and_a_saved_policy_ranks_as_what_it_was_l
     before = policies(Plan(chosen))
     assert len(before) == 2
     state = pbr_jax.export(tmp_path / "folds", tmp_path / "state", "state", slot="select")
+    with pytest.raises(UserError, match="leave --blocks out"):
+        pbr_jax.export(tmp_path / "folds", tmp_path / "early", "state", slot="select", blocks=1)
     read = json.loads((state / purple_evidence.FILE).read_text())
     assert list(read["weights"]) == ["score", "place", "bm25", "recency"]
 
