@@ -65,7 +65,7 @@ _NUMERIC = r"\b(\d{1,2})[./](\d{1,2})\b"  # the day first
 
 @dataclass(frozen=True, kw_only=True)
 class Dates(Retrieve):
-    """4 for a document of a month that the question names, and 3 more for the day; from the prototypes."""
+    """4 for a document of a month that the question names, and 3 more for the day."""
 
     method: Literal["dates"] = "dates"
 
