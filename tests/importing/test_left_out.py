@@ -201,6 +201,12 @@ def listed(records: list[dict[str, Any]], path: Path) -> Any:
 
 
 def parquet(records: list[dict[str, Any]], path: Path) -> Any:
+    """A column has one type, so contents are texts alone, or parts alone."""
+    messages = [one for record in records for one in record.get("messages", ())]
+    if any(isinstance(one["content"], list) for one in messages):
+        for one in messages:
+            if isinstance(one["content"], str):
+                one["content"] = [{"type": "text", "text": one["content"]}]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), path / "t.parquet")
     return path / "t.parquet"
 
