@@ -128,4 +128,8 @@ def _read(folder: Path, retrieve: Retrieve) -> LinearScorer:
 
 def _scores_of(retrieve: Retrieve) -> Any:
     """What decides a retriever's scores, as JSON."""
-    return {name: value for name, value in json.loads(json.dumps(key_of(retrieve))).items() if name != "k"}
+    return {
+        name: value
+        for name, value in parse_json(json.dumps(key_of(retrieve)).encode()).items()
+        if name != "k"
+    }
