@@ -128,8 +128,5 @@ def _read(folder: Path, retrieve: Retrieve) -> LinearScorer:
 
 def _scores_of(retrieve: Retrieve) -> Any:
     """What decides a retriever's scores, as JSON."""
-    return {
-        name: value
-        for name, value in parse_json(json.dumps(key_of(retrieve)).encode()).items()
-        if name != "k"
-    }
+    options = parse_json(json.dumps(key_of(retrieve)).encode())
+    return {name: value for name, value in options.items() if name != "k"}
