@@ -38,6 +38,7 @@ def config(models: dict[str, str], root: Path, name: str = "clusterrag", **field
     return override(load(CONFIGS / f"{name}.py").config, {**models, **small, **fields})
 
 
+@pytest.mark.long
 def test_all_modes_answer_the_same_questions(tiny_models, tweets: Path, tmp_path: Path):
     owners: dict[str, list[set[bool]]] = {}
     for mode, fields in MODES.items():

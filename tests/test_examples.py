@@ -24,6 +24,7 @@ def config(tiny_models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Conf
     return override(Config(), {**fields, **tiny_models, "eval.likelihood": "on"})
 
 
+@pytest.mark.long
 def test_a_scored_run_is_decoded_for_its_examples_alone(config: Config, tmp_path: Path):
     results = run(config, tmp_path / "recency")
     bare = override(config, {"retrieve.method": "none", "system": "zero_shot"})
@@ -44,6 +45,7 @@ def test_a_scored_run_is_decoded_for_its_examples_alone(config: Config, tmp_path
     assert " | answer: " in shown
 
 
+@pytest.mark.long
 def test_examples_are_printed_after_a_run_that_asks_for_them(config, tmp_path: Path, capfd, tiny_models):
     fields = {"benchmark.name": "synthetic", "benchmark.root": str(tmp_path / "world"), "limit": 2}
     fields |= {"generate.method": "none", "eval.likelihood": "on", "eval.examples": 1, **tiny_models}
@@ -84,6 +86,7 @@ def test_documents_are_shown_as_the_prompts_show_them(
     assert re.search(rf"^1\. .*{re.escape(expected)}$", text, flags=re.MULTILINE)
 
 
+@pytest.mark.long
 def test_what_cannot_be_shown_is_named(config: Config, tmp_path: Path):
     run(config, tmp_path / "some")
     synthetic.generate(tmp_path / "other", users=4, cohorts=1, seed=1)

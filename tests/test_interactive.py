@@ -125,6 +125,7 @@ def test_k_is_how_many_documents_a_prompt_shows(
     assert (made[0].retrieve.k, made[0].select.k) == shown
 
 
+@pytest.mark.long
 def test_a_runs_table_and_frames_say_what_its_files_say(here: Path, tweets: Path, fields: dict[str, Any]):
     pytest.importorskip("pandas")
     found = pbr_jax.run("bm25", "out", data=tweets, benchmark="lamp_7", system="<b>&\x1b[31m", **fields)
@@ -174,6 +175,7 @@ def _cells(text: str) -> list[str]:
     return cells
 
 
+@pytest.mark.long
 def test_a_comparison_is_the_mean_of_the_questions_differences(
     here: Path, tweets: Path, fields: dict[str, Any]
 ):

@@ -143,6 +143,7 @@ def test_in_a_program_of_others_ctrl_c_stays_theirs(monkeypatch: pytest.MonkeyPa
         signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ask", ["generate", "score"])
 def test_the_batch_that_is_under_way_is_kept(
     ask: str, listening: None, tiny_models: dict[str, str], tmp_path: Path

@@ -110,6 +110,7 @@ def test_bm25_over_documents_scores_as_without_passages(config: Config):
     assert plan.store.value.most_passages > 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pool", ["max", "none"])
 def test_a_run_counts_documents_and_says_what_it_showed(config: Config, tmp_path: Path, pool: str):
     told = {"generate.method": "ipa", "generate.max_new_tokens": 2, "prompt.show": "document"}

@@ -73,6 +73,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("start", "before", "wanted"),
     [

@@ -38,6 +38,7 @@ def config(models: dict[str, str], root: Path, **fields: object) -> Config:
     return override(load(CONFIGS / "purple.py").config, {**place, **SMALL, **fields})
 
 
+@pytest.mark.long
 def test_one_command_trains_and_ranks(tiny_models, tweets: Path, tmp_path: Path):
     results = run(config(tiny_models, tweets), tmp_path / "out")
     assert made(tmp_path / "out") == [

@@ -97,6 +97,7 @@ def test_a_run_writes_what_the_design_promises(tweets: Path, tmp_path: Path):
     ]  # fmt: skip
 
 
+@pytest.mark.long
 def test_the_same_run_again_does_no_work_and_a_new_folder_only_evaluates(tweets: Path, tmp_path: Path):
     first = run(config(tweets), tmp_path / "out")
     times = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()}
@@ -114,6 +115,7 @@ def refuse(self: Any, *_: Any, **__: Any) -> None:
     raise AssertionError("the language model was called")
 
 
+@pytest.mark.long
 def test_answers_outlive_their_artefacts_and_are_not_asked_for_again(
     tweets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -132,6 +134,7 @@ def test_answers_outlive_their_artefacts_and_are_not_asked_for_again(
     assert run(config(tweets, **{"llm.offline": True}), tmp_path / "offline").metrics == first.metrics
 
 
+@pytest.mark.long
 def test_changed_data_or_config_is_computed_anew(tweets: Path, tmp_path: Path, write_tweets):
     first = run(config(tweets, **{"generate.method": "none"}), tmp_path / "out")
     before = (tmp_path / "out" / "predictions.jsonl").read_bytes()
@@ -152,6 +155,7 @@ def test_changed_data_or_config_is_computed_anew(tweets: Path, tmp_path: Path, w
     assert changed.values["fingerprint"]["data"] != first.values["fingerprint"]["data"]
 
 
+@pytest.mark.long
 def test_what_the_model_saw_is_kept_for_its_owner_unless_told_otherwise(
     tiny_models, tweets: Path, tmp_path: Path
 ):
@@ -181,6 +185,7 @@ def test_what_the_model_saw_is_kept_for_its_owner_unless_told_otherwise(
     assert (tmp_path / "out" / "texts.jsonl").exists()
 
 
+@pytest.mark.long
 def test_without_texts_no_word_of_a_user_is_in_the_folder_and_what_the_cache_holds_is_told(
     tiny_models, write_tweets, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):
@@ -210,6 +215,7 @@ def test_without_texts_no_word_of_a_user_is_in_the_folder_and_what_the_cache_hol
     assert ask(out, "u1", "tea").documents  # from the data itself
 
 
+@pytest.mark.long
 def test_canaries_never_reach_another_users_prompt(tiny_models, write_tweets, tmp_path: Path):
     """In all systems, with one shared cache, histories that share most of their words."""
     histories = {
@@ -233,6 +239,7 @@ def test_canaries_never_reach_another_users_prompt(tiny_models, write_tweets, tm
         assert not any(f"CANARY{u[1:]}x" in foreign for u in set(histories) - {record["user_id"]})
 
 
+@pytest.mark.long
 def test_a_users_documents_reach_nobody_through_a_cache_of_equal_questions(
     tiny_models, write_tweets, tmp_path: Path
 ):
@@ -320,6 +327,7 @@ def test_a_config_that_no_run_wrote_is_told_in_one_line(
     assert len(str(caught.value)) < 500
 
 
+@pytest.mark.long
 def test_sampled_answers_have_a_seed_apart_from_that_of_everything_else(tiny_models, tweets: Path, tmp_path):
     """A prompt keeps its answer whatever else the seed draws; without `generate.seed` it follows the seed."""
 

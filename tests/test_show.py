@@ -61,6 +61,7 @@ def shown(capfd: pytest.CaptureFixture[str], *words: object) -> str:
     return capfd.readouterr().out
 
 
+@pytest.mark.long
 def test_a_card_says_what_the_runs_files_say(folder: Path, capfd: pytest.CaptureFixture[str]):
     text = shown(capfd, folder, "--question", "a-1")
     (record, *_) = (json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines())
@@ -108,6 +109,7 @@ def test_a_users_first_questions_are_shown(folder: Path, capfd: pytest.CaptureFi
     assert "messages" not in found["questions"][0]["runs"]["fused"]
 
 
+@pytest.mark.long
 def test_runs_of_a_folder_stand_beside_each_other(
     config: Config, folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):

@@ -27,6 +27,7 @@ def answered(config: Config) -> list[str]:
     return [answer.text for answer in pbr_jax.open(config).answer(list(read(config.benchmark)))]
 
 
+@pytest.mark.long
 def test_a_run_ask_and_a_task_end_answers_at_the_same_places(config: Config, tmp_path: Path):
     """The lists of task and config count together."""
     whole = answered(config)

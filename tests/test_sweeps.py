@@ -82,6 +82,7 @@ def test_a_printed_command_is_the_run(flags: dict[str, str], tmp_path: Path, wei
     assert c.from_dict(saved) == trial.config
 
 
+@pytest.mark.long
 def test_a_sweep_runs_once_embeds_once_and_makes_one_table(
     flags: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str], weights
 ):

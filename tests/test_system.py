@@ -58,6 +58,7 @@ def lines(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_a_system_ranks_answers_and_scores_as_the_run_did(config: Config, tmp_path: Path, name: str):
     config = override(config, SYSTEMS[name])

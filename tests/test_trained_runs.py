@@ -105,6 +105,7 @@ def test_one_command_runs_all_of_cfrag_and_again_does_nothing(
     assert len(answer.documents) >= 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "fields",
     [
@@ -159,6 +160,7 @@ def test_ropg_learns_from_the_own_history_and_needs_no_users(tiny_models, tweets
     assert all(d["user_id"] == r["user_id"] for r in results.records() for d in r["documents"])
 
 
+@pytest.mark.long
 def test_feedback_by_likelihood_decodes_nothing(tiny_models, tweets: Path, monkeypatch: pytest.MonkeyPatch):
     from pbr_jax.llm.cache import Cached
 
@@ -180,6 +182,7 @@ def test_training_on_others_needs_their_leave(tiny_models, tweets: Path):
         Plan(config("cfrag", tiny_models, tweets, **{"neighbours.m": 1, "collaboration": "none"}))
 
 
+@pytest.mark.long
 def test_numbers_are_not_reported_on_what_was_learned_from(
     tiny_models, tweets: Path, tmp_path: Path, write_tweets
 ):

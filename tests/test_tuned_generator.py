@@ -154,6 +154,7 @@ def test_bad_input_is_one_clear_line(tiny_models, tweets: Path, tmp_path: Path, 
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.long
 def test_a_training_prompt_over_the_context_is_named_or_cut(tiny_models, write_tweets, tmp_path: Path):
     write_tweets({f"a{i}": ["i love tea", "tea " * 2200] for i in range(9)}, "train")
     root = write_tweets({"b": ["i love tea"]})

@@ -30,6 +30,7 @@ def config(tiny_models) -> Callable[..., Config]:
 OTHERS = {"collaboration": "text", "neighbours.method": "mean", "neighbours.m": 3}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("training", ["dev", "train"])
 def test_one_question_id_in_two_splits_is_two_people(
     config: Callable[..., Config], write_tweets, tmp_path: Path, training: str

@@ -44,6 +44,7 @@ def test_the_best_under_one_wording_is_judged_under_the_other():
     assert WORTH["checked"]([first], [second]) == [((4 - 3) + (2 - 1)) / 2]
 
 
+@pytest.mark.long
 def test_the_script_leaves_questions_without_a_target_out(
     tmp_path: Path,
     tiny_models: dict[str, str],

@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -46,6 +47,7 @@ def test_users_are_drawn_rather_than_taken_from_the_start() -> None:
     assert 400 < sum(chosen) / 100 < 600
 
 
+@pytest.mark.long
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("12")), min_size=2, max_size=12))
 def test_questions_of_users_without_a_history_can_be_left_out(rows: list[tuple[str, str]]) -> None:
     """A row sees its user's rows of earlier days; what is left is sampled as any other questions are."""

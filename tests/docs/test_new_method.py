@@ -83,6 +83,7 @@ def _typed(values: list[str]) -> list[object]:
     return [int(value) if value.isdigit() else value for value in values]
 
 
+@pytest.mark.long
 def test_an_edit_of_its_code_gives_new_numbers(
     shown: dict[str, Path], flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

@@ -54,6 +54,7 @@ def needs_models(command: str) -> bool:
     return re.match(r"pbr-jax (run|check|report|examples|show)|python compare", command) is not None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("title", [TICKETS, MAIL, TABLES])
 def test_what_the_page_imports_prints_what_it_shows(
     title: str, here: Path, typing: Type, request: pytest.FixtureRequest

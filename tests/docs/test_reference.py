@@ -35,6 +35,7 @@ def rows(text: str) -> dict[str, list[str]]:
     return {cells[0].strip("† ").strip("`"): [cell.strip() for cell in cells[1:]] for cells in lines}
 
 
+@pytest.mark.long
 def test_every_field_of_a_config_has_a_row(pages: dict[str, str]) -> None:
     known = rows(pages["options"])
     fields = {name for name in config.values(config.Config()) if not name.endswith("method")}

@@ -100,6 +100,7 @@ def test_what_is_estimated_is_what_a_run_then_asks(
     assert estimate(Plan(config)) == []  # all is there
 
 
+@pytest.mark.long
 def test_cached_answers_are_not_counted(config: c.Config, tmp_path: Path):
     run(config, tmp_path / "out")
     shutil.rmtree(cache_folder() / "likelihood")
@@ -134,6 +135,7 @@ def test_a_dense_run_reads_its_documents_and_draws_what_it_shows(
         assert rows[stage].read == pytest.approx(read, rel=0.2)
 
 
+@pytest.mark.long
 def test_feedback_is_counted_prompt_by_prompt(config: c.Config, monkeypatch: pytest.MonkeyPatch):
     """Of each candidate of each training question alone; BM25 finds the candidates."""
     tuned = c.override(

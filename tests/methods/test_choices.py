@@ -311,6 +311,7 @@ def test_options_that_do_not_fit_are_counted_and_told(config, tmp_path: Path, to
     assert all(note.startswith(f"the options of {cut} of 3 questions") for note in notes)
 
 
+@pytest.mark.long
 def test_the_seed_of_a_run_draws_the_orders(config, tmp_path: Path) -> None:
     one, again, other = (
         run(

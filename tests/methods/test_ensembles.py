@@ -133,6 +133,7 @@ def test_replugs_answer_is_the_greedy_one_of_the_mixture(llm, write, log_p):
 # --- IC-RALM ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_stride_longer_than_the_answer_is_in_prompt_augmentation_with_one_document(llm, write):
     singles = [own[:1] for own in RANKINGS]
     method = generate.IcRalm(stride=50, max_new_tokens=6)

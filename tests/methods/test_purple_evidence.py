@@ -83,6 +83,7 @@ def recall(scorer: LinearScorer) -> float:
     return float(Evidence.of(examples, rankings)(list(enumerate(order))).mean())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "fields", [{}, {"learns_from": "profiles", "rollouts": 16, "advantage": "leave_one_out"}]
 )
@@ -166,6 +167,7 @@ def policies(plan: Plan) -> list[bytes]:
     return [(stage.folder / "params.safetensors").read_bytes() for stage in found]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("fresh_cache")
 def test_a_fold_is_learned_from_others_and_a_saved_policy_ranks_as_what_it_was_learned(
     talks: Path, tmp_path: Path

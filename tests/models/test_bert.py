@@ -148,6 +148,7 @@ def test_padding_and_neighbours_change_nothing() -> None:
         np.testing.assert_allclose(states[row, : len(text)], alone(text), atol=1e-5, rtol=0)
 
 
+@pytest.mark.long
 @settings(max_examples=10, deadline=None)
 @given(st.permutations(range(len(TEXTS))), st.integers(0, 5))
 def test_packed_rows_equal_texts_alone(order: list[int], gap: int) -> None:

@@ -42,6 +42,7 @@ def params(random_params) -> dict:
     return random_params(MODEL)
 
 
+@pytest.mark.long
 def test_scores_and_gradients_equal_torch(tmp_path: Path, from_torch) -> None:
     torch.manual_seed(0)
     body = from_torch.spread(transformers.BertModel(transformers.BertConfig(**SIZES)))

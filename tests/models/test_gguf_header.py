@@ -55,6 +55,7 @@ def test_what_a_file_cannot_hold_is_refused_before_memory_is_taken(found: str, t
         tracemalloc.stop()
 
 
+@pytest.mark.long
 def test_a_header_reads_as_the_librarys_reader_reads_it(weights: None) -> None:
     path = pretrained.locate("SmolLM2-135M-Instruct")
     found, reader = gguf_header.read(path), gguf.GGUFReader(path)

@@ -51,6 +51,7 @@ def rising(length: int, rows: str, start: int = 0) -> np.ndarray:
     return positions
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("window", "cap"), [(None, None), (9, 2.0)])
 @pytest.mark.parametrize(("t", "s", "rows"), [(37, 37, "right"), (53, 41, "left"), (16, 64, "within")])
 def test_values_and_gradients_equal_those_of_all_scores(small, t, s, rows, window, cap):
@@ -111,6 +112,7 @@ def with_gradients(read: Any, arrays: list[Any]) -> list[np.ndarray]:
     return [np.asarray(x) for x in (values, *gradients)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", ["gemma2", "gemma3"])
 def test_a_model_reads_long_texts_as_before(case, small, monkeypatch, tmp_path):
     save(CASES[case], tmp_path)
@@ -159,6 +161,7 @@ def test_blocks_that_are_not_seen_are_not_read(small):
     assert np.isfinite(log_sum).all()
 
 
+@pytest.mark.long
 def test_heads_may_lie_on_several_devices(small):
     mesh = sharding.mesh(model=2)
     read, arrays = layer(64)

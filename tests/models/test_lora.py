@@ -57,6 +57,7 @@ def t5_logits(model: Any, params: Any) -> np.ndarray:
     return np.asarray(t5.logits(params, model.apply(params, ids, mask, ids[:, :5])))
 
 
+@pytest.mark.long
 def test_merged_equals_added_in_every_layer(llama):
     model, params, _ = causal_lm.load(llama[0])
     adapter = random_adapter(params)
@@ -214,6 +215,7 @@ def test_a_maps_dropout_scales_what_is_kept():
     np.testing.assert_allclose(np.asarray(found), x @ kernel.T + kept @ a.T @ b.T, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.long
 def test_t5_and_peft_read_each_other(flan, tmp_path: Path):
     peft = pytest.importorskip("peft")
     folder, _ = flan

@@ -88,6 +88,7 @@ class Oracle(torch.nn.Module):
         return self.decoder(states[0, -len(records) :])[:, 0]
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
 @pytest.mark.parametrize("fusion", FUSIONS)
 def test_values_and_gradients_equal_torch(fusion: Fusion, cases, from_torch) -> None:

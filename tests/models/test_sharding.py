@@ -63,6 +63,7 @@ def read_and_continue(model, params) -> list[np.ndarray]:
     return [np.asarray(rows) for rows in run(params)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_eight_devices_compute_what_one_does(case, folder):
     path = saved(case, folder)

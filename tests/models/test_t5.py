@@ -135,6 +135,7 @@ def test_buckets_of_all_distances_equal_torch():
         np.testing.assert_array_equal(table[np.minimum(distance, far)], wanted.numpy())
 
 
+@pytest.mark.long
 def test_decoding_token_by_token_equals_the_whole_forward(tiny):
     """With slots in reserve, as in a decoding loop: those that are not filled are never seen."""
     _, model, params, config = tiny
@@ -190,6 +191,7 @@ def test_blocks_of_queries_equal_one_block(tiny, monkeypatch):
     assert_same(forward(blocks, params, IDS, TARGETS), wanted)
 
 
+@pytest.mark.long
 def test_eight_devices_that_share_every_layer_equal_one(tmp_path):
     save(BASE | CASES["flan"] | {"num_heads": 8, "d_kv": 4, "vocab_size": 96}, tmp_path)
     model, params, _ = t5.load(tmp_path)

@@ -181,6 +181,7 @@ def answers(tmp_path: Path) -> set[str]:
         return {key for (key,) in sql.execute("SELECT key FROM answers")}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("judgement", ["guided", "direct"])
 def test_the_models_probabilities_judge_and_nothing_of_it_is_kept(
     config: Config, tmp_path: Path, judgement: str

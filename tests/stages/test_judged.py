@@ -157,6 +157,7 @@ def test_half_is_not_right_and_withheld_targets_leave_no_number() -> None:
 # -- a run -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_run_is_graded_as_torch_has_it(flags: dict[str, Any], tmp_path: Path) -> None:
     torch: Any = pytest.importorskip("torch")
     transformers: Any = pytest.importorskip("transformers")

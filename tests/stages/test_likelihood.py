@@ -72,6 +72,7 @@ def test_the_metric_is_the_mean_log_probability_that_transformers_gives_the_targ
     )
 
 
+@pytest.mark.long
 def test_whoever_answers_is_measured_too_unless_told_otherwise(tiny_models, write_tweets, tmp_path: Path):
     root = write_tweets(HISTORIES)
     both = run(config(root, tiny_models), tmp_path / "both")

@@ -171,6 +171,7 @@ def test_documents_are_the_newest_or_drawn_and_fit_the_tokens(store: Store, llm)
     assert 0 < llm.count(block.strip()) <= 64 + 6  # the lines between entries
 
 
+@pytest.mark.long
 def test_questions_that_see_the_same_share_a_text_which_is_written_once(store: Store, llm):
     asked = [e for e in store.examples() if e.user_id == "me"]
     writer = profiles(store, llm, **SMALL)
@@ -194,6 +195,7 @@ def lines(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["summary", "features", "difference"])
 def test_a_run_shows_counts_and_keeps_it(made, kind: str, tmp_path: Path):
     config = made(prompt__profile=kind, collaboration="text", retrieve__method="recency", retrieve__k=1)
@@ -210,6 +212,7 @@ def test_a_run_shows_counts_and_keeps_it(made, kind: str, tmp_path: Path):
     assert found.metrics["target_nll"] > 0
 
 
+@pytest.mark.long
 def test_a_killed_stage_asks_for_nothing_twice(made, tmp_path: Path):
     """Each text is in the cache of answers when it is there: without the stage, offline, all are found."""
     config = made(prompt__profile="summary")
@@ -283,6 +286,7 @@ def keys_of(text: str) -> list[str]:
     return [*answers_file.Answers(answers_file.location()).find([key for (key,) in found])]
 
 
+@pytest.mark.long
 def test_the_next_question_knows_what_was_added(made, tmp_path: Path):
     run(made(prompt__profile="summary"), tmp_path / "out")
     kept = {one["id"]: one["profile"] for one in lines(tmp_path / "out/texts.jsonl")}
@@ -297,6 +301,7 @@ def test_the_next_question_knows_what_was_added(made, tmp_path: Path):
     assert keys_of("now i love coffee") == keys_of("i love tea") == []
 
 
+@pytest.mark.long
 def test_who_is_forgotten_is_in_nobodys_text(made, tmp_path: Path):
     run(made(prompt__profile="features", collaboration="text"), tmp_path / "out")
     system = open_system(tmp_path / "out")

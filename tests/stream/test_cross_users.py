@@ -177,6 +177,7 @@ def test_kept_states_and_what_is_damaged(
     assert (tmp_path / "calls").read_text().splitlines() == [*again[harmed.split("/")[0]], "report 4"]
 
 
+@pytest.mark.long
 def test_a_run_that_is_killed_ends_as_one_that_was_not(
     file: Path, told: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

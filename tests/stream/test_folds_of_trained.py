@@ -102,6 +102,7 @@ def judged(plan: Plan) -> list[dict[tuple[str, int], float]]:
     ]
 
 
+@pytest.mark.long
 def test_feedback_on_a_question_is_asked_for_once(tiny_models, tweets: Path, tmp_path: Path):
     found = judged(Plan(config(tiny_models, tweets, **SYSTEMS["ropg"], **{"stream.folds": 4})))
     pairs = {pair: value for of in found for pair, value in of.items()}
@@ -112,6 +113,7 @@ def test_feedback_on_a_question_is_asked_for_once(tiny_models, tweets: Path, tmp
     assert 0 < asked <= len(pairs)
 
 
+@pytest.mark.long
 def test_shuffled_feedback_has_the_same_values_elsewhere(tiny_models, tweets: Path):
     true = judged(Plan(config(tiny_models, tweets, **SYSTEMS["ropg"])))
     dealt = judged(Plan(config(tiny_models, tweets, **SYSTEMS["ropg"], **{"feedback.shuffle": True})))

@@ -132,6 +132,7 @@ def test_shuffled_questions_arrive_in_another_order(config: Config, write, tmp_p
     assert documents(tmp_path / "0") == first
 
 
+@pytest.mark.long
 def test_a_system_that_does_not_learn_answers_as_without_a_stream(write, tiny_models, tmp_path: Path):
     told = {**write(5), "generate.method": "auto", "generate.max_new_tokens": 2, "eval.likelihood": "on",
             "prompt.max_tokens": 300, "retrieve.method": "recency", **tiny_models}  # fmt: skip
@@ -254,6 +255,7 @@ def test_a_learner_that_writes_to_a_copy_of_the_corpus(
 # -- kills and damage --------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_stream_of_40_blocks_that_is_killed_ends_as_one_that_was_not(
     file: Path,
     config: Config,

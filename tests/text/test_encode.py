@@ -69,6 +69,7 @@ def encoder(folder: Path, *, devices: int = 1, **options: Any) -> TextEncoder:
     return TextEncoder(Encoder(model=str(folder), **options), devices=jax.devices()[:devices])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("pooling", "normalize"), [("mean", "no"), ("cls", "yes")])
 @pytest.mark.parametrize("n", [1, 40])
 def test_equals_torch_text_by_text(n: int, pooling: str, normalize: str, folder: Path) -> None:
@@ -79,6 +80,7 @@ def test_equals_torch_text_by_text(n: int, pooling: str, normalize: str, folder:
     np.testing.assert_allclose(ours, wanted, atol=1e-5, rtol=0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("role", ["query", "document"])
 @pytest.mark.parametrize("model", ["random", "all-MiniLM-L6-v2"])
 def test_company_changes_no_bit(model: str, role: Role, folder: Path) -> None:
@@ -104,6 +106,7 @@ def is_installed(model: str) -> bool:
         return False
 
 
+@pytest.mark.long
 def test_batch_sizes_and_devices_change_little(folder: Path) -> None:
     texts = some_texts(10, 60)
     wanted = encoder(folder).encode(texts)
@@ -148,6 +151,7 @@ def test_no_texts_and_empty_text(folder: Path) -> None:
     np.testing.assert_allclose(ours.encode([""]), reference(folder, [""]), atol=1e-5, rtol=0)
 
 
+@pytest.mark.long
 def test_few_programs_are_compiled(folder: Path) -> None:
     ours = encoder(folder, batch_tokens=512, pooling="cls")
     program = encode._forward(ours.bert_config, "cls", False, ours._lanes > 1, 0)
@@ -179,6 +183,7 @@ def test_vectors_key_sees_what_a_roles_vectors_depend_on(folder: Path) -> None:
     assert encoder(folder, batch_tokens=64).vectors_key("document") != plain.vectors_key("document")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pooling", [pytest.param("mean", marks=pytest.mark.long), "cls"])
 def test_bfloat16_is_near_and_its_vectors_are_float32(folder: Path, pooling: str) -> None:
     texts = some_texts(20)
@@ -248,6 +253,7 @@ def test_a_folder_that_the_user_has_chosen_stays(tmp_path: Path, monkeypatch: py
     assert not (tmp_path / "xla").exists()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_real_minilm_equals_sentence_transformers() -> None:
     try:

@@ -57,6 +57,7 @@ def notes(results: Any) -> list[str]:
     return [note for note in results.values["notes"] if "longer than" in note]
 
 
+@pytest.mark.long
 def test_a_dense_run_counts_what_its_encoder_cuts(config: Callable[..., Config], tmp_path: Path):
     for name in ("first", "again"):  # the second one finds the vectors
         results = run(config(**{"retrieve.method": "dense"}), tmp_path / name)

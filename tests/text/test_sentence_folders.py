@@ -84,6 +84,7 @@ def load(folder: Path) -> Any:
     return peer.SentenceTransformer(str(folder), device="cpu")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("modules", "options"),
     [
@@ -192,6 +193,7 @@ FILES: dict[str, known_fields.FileFields] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "normalized"),
     [
@@ -276,6 +278,7 @@ def test_a_models_own_code_and_a_body_elsewhere_are_refused(save: Any) -> None:
             ours(folder)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("inputs", [None, ["input_ids", "attention_mask"], ["input_ids", "token_type_ids"]])
 def test_a_saved_reranker_scores_as_it_does(inputs: Any, body: Path, tmp_path: Path) -> None:
     """With token types, unless the folder says that the model gets none."""

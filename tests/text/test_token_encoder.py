@@ -66,6 +66,7 @@ def ids(text: str, marker: int, length: int) -> list[int]:
     return [2, marker, *words, 3]
 
 
+@pytest.mark.long
 def test_queries_are_marked_and_filled_with_masks(folder: Path):
     model, params, config = colbert.load(folder)
     found = TokenEncoder(str(folder)).encode(TEXTS, "query")
@@ -78,6 +79,7 @@ def test_queries_are_marked_and_filled_with_masks(folder: Path):
         np.testing.assert_allclose(vectors, wanted, atol=1e-5)
 
 
+@pytest.mark.long
 def test_documents_are_marked_and_lose_their_punctuation(folder: Path):
     model, params, _ = colbert.load(folder)
     found = TokenEncoder(str(folder)).encode(TEXTS, "document")

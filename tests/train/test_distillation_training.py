@@ -172,6 +172,7 @@ def test_the_teacher_speaks_in_the_unit_that_is_asked_for():
     np.testing.assert_allclose(louder[0, :3], found[0, :3], rtol=1e-4)
 
 
+@pytest.mark.long
 def test_sampled_reinforce_is_the_policy_gradient_on_average():
     """Its gradient over many draws is that of minus the expected value, whatever the baseline."""
     scores = jnp.array([[0.3, -0.2, 0.9, 5.0]])

@@ -97,6 +97,7 @@ def with_peft(path: Path, adapter: Any, modules: Any, folder: Path, kind: Any, t
     return peft.PeftModel.from_pretrained(kind.from_pretrained(path), str(folder), is_trainable=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "alike"), [("llama", 0), ("llama", 20), ("flan", 0)])
 def test_loss_gradients_and_a_step_equal_torch_with_peft(
     kind: str, alike: int, tmp_path: Path, request: pytest.FixtureRequest
@@ -169,6 +170,7 @@ def test_all_of_t5_is_trained_as_torch_trains_it(flan: Path):
     np.testing.assert_allclose(gradients["embedding"], shared, atol=1e-4 * np.abs(shared).max())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("alike", [0, 20])
 def test_padding_and_who_else_is_in_a_batch_change_no_loss(llama: Path, alike: int):
     told, pairs = options(), made_up(4, alike=alike)
@@ -270,6 +272,7 @@ def test_t5s_dropout_does_not_know_how_a_batch_is_divided(flan: Path, tmp_path: 
     assert any(np.abs(a - b).max() > 1e-4 for a, b in zip(leaves[0], leaves[2], strict=True))
 
 
+@pytest.mark.long
 def test_only_the_adapter_is_in_gradients_states_and_checkpoints(llama: Path, tmp_path: Path):
     fitted = train(llama, options(), tmp_path)
     assert set(fitted.params) == {"adapter"}

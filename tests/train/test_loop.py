@@ -125,6 +125,7 @@ t.loop.fit(t.task()._replace(batch=slow), config, Path({folder!r}), seed=1)
 """
 
 
+@pytest.mark.long
 def test_kill_9_at_any_step_and_again_gives_the_same_bits(tmp_path):
     whole = loop.fit(task(), settings(checkpoint_every=3), tmp_path / "whole", seed=1)
     folder = tmp_path / "killed"
@@ -143,6 +144,7 @@ def test_kill_9_at_any_step_and_again_gives_the_same_bits(tmp_path):
     assert whole.metrics == resumed.metrics
 
 
+@pytest.mark.long
 def test_eight_devices_equal_one_and_go_on_as_two(tmp_path):
     one = loop.fit(task(), settings(), tmp_path / "one", seed=1)
     eight = loop.fit(task(), settings(devices=8), tmp_path / "eight", seed=1)

@@ -145,6 +145,7 @@ def documents(rows: np.ndarray) -> np.ndarray:
     return DOCUMENTS[rows]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("overlap", [True, False])
 def test_a_map_learns_what_was_planted_and_eight_devices_equal_one(tmp_path: Path, overlap: bool):
     queries, labels = planted(121)

@@ -16,6 +16,7 @@ def share(fusion: str, strength: float, seed: int, questions: int = 200, **chang
     return found / new.attainable()
 
 
+@pytest.mark.long
 def test_match_learns_what_fits():
     assert share("match", 1.0, 0) > OF_ATTAINABLE
 

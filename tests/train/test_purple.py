@@ -95,6 +95,7 @@ def enumerated(params: Any, score: Any, k: int) -> jax.Array:
     return total / len(THREE.sizes)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("learns_from", ["profiles", "singles"])
 def test_gradients_are_those_of_the_enumerated_expected_reward(learns_from: Any):
     told = options(k=2, num_layers=0, dropout=0.0, rollouts=5_000, advantage="leave_one_out",
@@ -128,6 +129,7 @@ def test_gradients_are_those_of_the_enumerated_expected_reward(learns_from: Any)
         np.testing.assert_allclose(one, other, atol=0.1 * float(np.abs(other).max()) + 1e-3)
 
 
+@pytest.mark.long
 def test_padding_is_never_drawn_and_short_histories_shorten_no_other():
     world = World(6, 3)
     world.sizes[:] = (1, 2, 3, 5, 8, 8)
@@ -174,6 +176,7 @@ def test_the_first_update_of_grpo_is_reinforce_with_dropout_however_the_batch_is
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), one, other)
 
 
+@pytest.mark.long
 def test_a_policy_that_stands_still_has_ratios_of_one_in_every_update(tmp_path: Path):
     """The ratio is between policies: both have the same units dropped."""
     world, told = World(16, 4), options(dropout=0.2, loss="grpo", updates=2)
@@ -219,6 +222,7 @@ def steps_trained(found: purple.Fitted) -> int:
     return sum("loss" in line for line in found.metrics)
 
 
+@pytest.mark.long
 def test_all_epochs_are_trained_however_long_nothing_gets_better(tmp_path: Path):
     """As in the paper: the best step is kept, and none ends the training."""
     training = Purple().training

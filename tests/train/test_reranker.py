@@ -52,6 +52,7 @@ class Known(Users):
         return self.vectors[[int(example.id) for example in examples]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("personal", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_it_learns_which_documents_help_and_selects_by_the_same_scores(tiny_models, tmp_path, personal):
     options = Tuned(

@@ -44,6 +44,7 @@ def test_alike_values_do_not_count_and_alike_scores_say_nothing():
     assert rank_correlation([], []) == 0.0
 
 
+@pytest.mark.long
 def test_purple_takes_the_step_whose_scores_order_held_out_candidates_best(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

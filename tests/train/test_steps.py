@@ -37,6 +37,7 @@ def masked_loss(params, batch, key):
     return masked_mean(jnp.square(found - batch["targets"]), batch["where"])
 
 
+@pytest.mark.long
 def test_a_part_without_rows_that_count_adds_nothing_though_its_mean_is_0_over_0():
     where = np.arange(16) < 3  # every fourth row makes a part: the last has none
 

@@ -36,6 +36,7 @@ def encoded(fitted, histories, embeddings):
     return users.transformer(fitted.params, MODEL)(histories, embeddings)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("loss", ["cross_view", pytest.param("nt_xent", marks=pytest.mark.long)])
 def test_views_of_one_user_come_to_be_alike(tmp_path, loss):
     histories, embeddings = world()
@@ -52,6 +53,7 @@ def test_views_of_one_user_come_to_be_alike(tmp_path, loss):
     assert np.diag(cosines).mean() > cosines.mean() + 0.3
 
 
+@pytest.mark.long
 def test_a_repeated_training_gives_the_same_bits_and_another_seed_does_not(tmp_path):
     histories, embeddings = world()
     one, two, other = (
@@ -62,6 +64,7 @@ def test_a_repeated_training_gives_the_same_bits_and_another_seed_does_not(tmp_p
     assert one.metrics != other.metrics
 
 
+@pytest.mark.long
 def test_users_of_every_length_get_an_embedding(tmp_path):
     histories, embeddings = world()
     fitted = train(histories, embeddings, tmp_path, epochs=1)

@@ -27,6 +27,7 @@ def add(folder: Path, names: list[str], into: Path) -> None:
     peft.get_peft_model(model, options).save_pretrained(into)
 
 
+@pytest.mark.long
 def test_it_belongs_to_the_model_unless_another_is_asked_for(tiny: Path, tmp_path: Path) -> None:
     shutil.copytree(tiny, tmp_path / "both")
     add(tiny, ["q_proj", "v_proj"], tmp_path / "both")

@@ -112,6 +112,7 @@ def test_an_encoder_decoder_finds_what_hugging_face_finds(encoder_decoder, num_b
     assert max(lengths) == N
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n", [1, 2, 17])
 def test_any_number_of_tokens_agrees(encoder_decoder, n):
     reference, model, folder = encoder_decoder

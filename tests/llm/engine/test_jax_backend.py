@@ -170,6 +170,7 @@ def test_a_resumed_call_gives_the_same_texts_and_computes_only_the_rest(tiny, te
     assert llm.generate(PROMPTS, sampling, done={0: "kept from before"}) == ["kept from before", *whole[1:]]
 
 
+@pytest.mark.long
 def test_an_interruption_leaves_what_was_finished(tiny):
     llm, kept = JaxLLM(tiny[0], batch_size=2), {}
 
@@ -365,6 +366,7 @@ def test_keys_and_values_are_made_where_their_heads_are(tiny):
         assert array.addressable_shards[0].data.shape[heads] == array.shape[heads] // 2
 
 
+@pytest.mark.long
 def test_a_prompt_with_many_targets_stands_in_memory_once(tiny, monkeypatch):
     seen, apply = [], prefill.past_of
 
@@ -398,6 +400,7 @@ def test_every_product_in_float32_has_all_of_its_bits(tiny):
     assert all("Precision.HIGHEST" in product for product in products)
 
 
+@pytest.mark.long
 def test_the_longest_allowed_prompt_works(tiny):
     llm = JaxLLM(tiny[0])
     [score] = llm.score(["b" * 90], ["c" * 6])

@@ -64,6 +64,7 @@ def test_scores_together_are_scores_alone_and_those_of_transformers(phi):
         assert llm.score([prompt], [target])[0].total == pytest.approx(score.total, abs=1e-4)
 
 
+@pytest.mark.long
 def test_beams_that_would_grow_past_the_original_context_are_refused_by_name(phi):
     """They cannot be read anew; prompts on either side of it are searched."""
     llm, found = JaxLLM(phi[0], batch_size=8), dict[int, str]()

@@ -51,6 +51,7 @@ def test_answers_are_whole_ones_cut_whatever_the_batches(tiny, options: dict[str
         assert not found[0] or stop != stops[-1]  # it begins with the last one
 
 
+@pytest.mark.long
 def test_a_stop_string_may_be_of_characters_of_several_tokens(tiny):
     llm = JaxLLM(tiny, batch_size=8)
     whole = llm.generate(MANY, Sampling(NEW))
@@ -59,6 +60,7 @@ def test_a_stop_string_may_be_of_characters_of_several_tokens(tiny):
     assert found == [partitioned(text, (stop,)) for text in whole] != whole
 
 
+@pytest.mark.long
 def test_an_interrupted_call_goes_on_to_the_same_answers(tiny):
     llm, kept = JaxLLM(tiny, batch_size=2), {}
     stop = tuple(pieces(llm.generate(MANY, Sampling(NEW)), 1)[:2])

@@ -73,6 +73,7 @@ def continuation(reference, ids, new, num_beams):
     return tokens[: tokens.index(1)] if 1 in tokens else tokens
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_texts_equal_hugging_face(tiny, llm, num_beams):
     reference = tiny[1]
@@ -87,6 +88,7 @@ def test_texts_equal_hugging_face(tiny, llm, num_beams):
     assert cut == [text.partition(*stop)[0] for text in found] != found
 
 
+@pytest.mark.long
 def test_score_equals_cross_entropy(tiny, llm):
     reference = tiny[1]
     targets = ["dog", " hat", "a longer answer", "é", "dog", "1", "", "</s>"]
@@ -195,6 +197,7 @@ def test_a_prompt_that_is_cut_keeps_its_two_ends(tiny):
         cut.score(["a"], ["b" * 49])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [{}, {"num_beams": 2}])
 def test_logits_that_are_not_numbers_are_an_error(tiny, tmp_path, options):
     import safetensors.numpy
@@ -247,6 +250,7 @@ def test_mistakes_are_user_errors(tiny, call, message):
         call(T5LLM(tiny[0]))
 
 
+@pytest.mark.long
 def test_load_is_lazy_and_reads_the_config(tiny):
     config = schema.LLM(model=str(tiny[0]), context=64, batch_size=3, dtype="bfloat16", tensor_parallel=2)
     found = t5_backend.T5LLM.load(config)

@@ -136,6 +136,7 @@ def test_tokens_are_found_where_texts_spell_out_control_tokens(tmp_path: Path):
     assert codec.tokenizer.decode([ids[i] for i in two]).strip() == "end"
 
 
+@pytest.mark.long
 def test_answers_are_kept_and_found_again_nothing_is_asked_twice(tiny, file, monkeypatch):
     first = Cached(JaxLLM(tiny[0], batch_size=4), file)
     asked = [Mixture(PROMPTS[:2], (0.5, 0.5)), Mixture(PROMPTS[:2], (0.9, 0.1))]
@@ -150,6 +151,7 @@ def test_answers_are_kept_and_found_again_nothing_is_asked_twice(tiny, file, mon
         again.extend([asked[0]], Sampling(5, temperature=1.0))
 
 
+@pytest.mark.long
 def test_a_prompt_too_long_is_told_of_when_others_are_answered(tiny):
     llm, told = JaxLLM(tiny[0]), []
     asked = [Mixture(("x" * 200, "a")), Mixture(("b", "c"), (0.5, 0.5))]

@@ -54,6 +54,7 @@ def config(told: dict[str, Any], **changes: Any) -> Config:
     return override(Config(system="luf", retrieve=Luf(moves="map", update=update)), {**told, **changes})
 
 
+@pytest.mark.long
 def test_they_are_found_from_the_next_block_on_and_never_learned_from(
     told: dict[str, Any], tmp_path: Path, fresh_cache: Path
 ):
@@ -107,6 +108,7 @@ def test_the_oracle_keeps_lies_out_of_what_is_found(told: dict[str, Any], tmp_pa
     last.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "stop", [pytest.param(1, marks=pytest.mark.long), 2, pytest.param(3, marks=pytest.mark.long)]
 )

@@ -73,6 +73,7 @@ def content(cache: Path) -> dict[str, bytes]:
     return {str(file.relative_to(stage)): file.read_bytes() for file in files if file.name not in names}
 
 
+@pytest.mark.long
 def test_a_map_learns_from_past_blocks_alone_and_reports_its_labels(squad, tmp_path: Path, fresh_cache: Path):
     options = config(luf(batches="random"), squad(), **{"retrieve.update.epochs": 20})
     learned = pbr_jax.run(options, tmp_path / "luf")
@@ -304,6 +305,7 @@ def test_labels_that_taught_nothing_are_told_in_one_line(squad, tmp_path: Path):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.long
 def test_a_block_without_an_answer_leaves_the_state_as_it_is(squad, tmp_path: Path, fresh_cache: Path):
     """Labels of few documents: not every question has its answer among them."""
     told = {**squad(asked=14), "retrieve.labels.kind": "gold", "retrieve.labels.depth": 3}

@@ -49,6 +49,7 @@ def root(tmp_path: Path) -> Path:
 pytestmark = pytest.mark.usefixtures("fresh_cache")
 
 
+@pytest.mark.long
 def test_a_turn_finds_summaries_of_earlier_turns_of_its_dialogue_alone(
     root: Path, tiny_models: dict[str, str], tmp_path: Path
 ) -> None:
