@@ -26,7 +26,7 @@ READING = ("lamp_ipa", "tuned", "tuned_memory")  # whose generator learns
 LEARNING = (
     "cfrag", "cfrag_as_released", "cfrag_small", "ropg", "ropg_as_released", "ropg_small",
     "luf", "luf_as_paper", "luf_small", "purple", "purple_as_released", "purple_match", "purple_small",
-    "cfrag_memory", "purple_evidence", "purple_memory", "ropg_memory", *READING,
+    "cfrag_memory", "purple_memory", "ropg_memory", *READING,
 )  # fmt: skip
 CLUSTERING = (
     "clusterrag", "clusterrag_as_released", "clusterrag_pooled_as_released", "clusterrag_small",

@@ -22,7 +22,6 @@ from pbr_jax.experiment.opening import plan_of
 from pbr_jax.experiment.plan import Plan
 from pbr_jax.graph import Stage
 from pbr_jax.graph.lists import unified
-from pbr_jax.methods.select import Purple, purple_evidence
 from pbr_jax.options import Learner
 from pbr_jax.pipeline import Pipeline, Ranking
 from pbr_jax.stream.stage import part
@@ -32,46 +31,34 @@ EXPORT = "export.json"
 
 
 def write_state(folder: Path, run: str | Path, slot: str, blocks: int | None = None) -> None:
-    """Writes to a folder the state that the method in a slot has learned from a finished run's stream, or its
-    linear policy.
+    """Writes to a folder the state that the method in a slot has learned from a finished run's stream.
 
     `blocks`: the state after this number of blocks; None: after all questions.
     The folder gets the files of the state, and export.json with `slot`, `method`, its `options`, the
     fingerprint of the `encoder` (None: it has no encoder), `benchmark` and `split` of the run, the `key` of
     its stream, and `blocks`.
 
-    A policy is trained now where it has left the cache, or where the run is of folds.
-
     Raises UserError if the slot's method does not learn, or if the state after these blocks does not exist
     or was not kept.
     """
     plan = plan_of(Path(run))
-    method = getattr(plan.config, slot, None)
-    linear = method if isinstance(method, Purple) and method.scorer == "linear" and not method.state else None
-    if linear is not None and blocks is not None:
-        raise UserError(f"{run}: a policy is learned from all questions at once; leave --blocks out")
-    stage = _stage(plan, run) if linear is None else linear.params(plan.run)
-    if linear is None and not isinstance(method, Learner):
+    stage, method = _stage(plan, run), getattr(plan.config, slot, None)
+    if not isinstance(method, Learner):
         known = ", ".join(name for name in plan.last_slots if name != "store")
         raise UserError(f"{run}: nothing learns in the slot {slot!r}; take one of {known}")
-    encoder = getattr(method, "encoder", lambda run: None)(plan.run)
-    options = to_dict(plan.config)[slot]
+    encoder = method.encoder(plan.run) if hasattr(method, "encoder") else None  # type: ignore[attr-defined]
     told = {
         "slot": slot,
-        "method": options["method"],
-        "options": options,
+        "method": method.method,
+        "options": to_dict(plan.config)[slot],
         "encoder": None if encoder is None else unified(encoder).value.fingerprint,
         "benchmark": plan.config.benchmark.name,
         "split": plan.config.benchmark.split,
         "key": stage.key,
         "blocks": blocks,
     }
-    if linear is not None:
-        policy = unified(linear.needs(plan.run)["policy"]).value
-        purple_evidence.write(folder, policy, plan.config.retrieve)
-    else:
-        state = (_last(plan) if blocks is None else _after(plan, blocks)) / slot
-        shutil.copytree(state, folder, dirs_exist_ok=True)
+    state = (_last(plan) if blocks is None else _after(plan, blocks)) / slot
+    shutil.copytree(state, folder, dirs_exist_ok=True)
     write_text(folder / EXPORT, json.dumps(told, indent=2) + "\n")
 
 

@@ -7,7 +7,6 @@ from pbr_jax.losses.margin import margin_mse, rank_weighted_margin, triplet
 from pbr_jax.losses.policy_gradient import (
     grpo,
     leave_one_out,
-    marginal_gains,
     plackett_luce_log_prob,
     reinforce,
     sample_plackett_luce,
@@ -22,7 +21,6 @@ __all__ = [
     "kl_distillation",
     "leave_one_out",
     "margin_mse",
-    "marginal_gains",
     "masked_log_softmax",
     "masked_logsumexp",
     "masked_mean",

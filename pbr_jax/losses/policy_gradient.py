@@ -44,42 +44,15 @@ def plackett_luce_log_prob(
     >>> round(float(jnp.exp(plackett_luce_log_prob(log_scores, actions)[0])), 4)  # 0.3 * 0.5 / 0.7
     0.2143
     """
-    drawn, _, left = _steps(log_scores, actions, where)
+    present = _present(log_scores, where)[..., None, None, :]
+    drawn = jax.nn.one_hot(actions, log_scores.shape[-1], dtype=bool)  # [*b m k n]
+    drawn_before = (jnp.cumsum(drawn, axis=-2) - drawn) > 0
+    left = present & ~drawn_before
     log_scores = jnp.broadcast_to(log_scores.astype(jnp.float32)[..., None, None, :], left.shape)
     hits = drawn & left
     log_probs = jnp.where(hits, log_scores, 0.0).sum(axis=-1) - masked_logsumexp(log_scores, left)
     log_probs = jnp.where(hits.any(axis=-1), log_probs, -jnp.inf)
     return jnp.where(actions < 0, 0.0, log_probs).sum(axis=-1)
-
-
-def marginal_gains(
-    log_scores: Float[Array, "*b n"],
-    actions: Int[Array, "*b m k"],
-    holds: Bool[Array, "*b n g"],
-    *,
-    where: Bool[Array, "*b n"] | None = None,
-) -> Float[Array, "*b m"]:
-    r"""Minus the log-probability that each choice along an order adds a piece that the set still lacks.
-
-    .. math:: -\sum_k \log \frac{\sum_{i \in G_k} f_i}{\sum_n f_n - \sum_{j<k} f_{a_j}}
-
-    G_k are the candidates left at step k that hold a piece of evidence which a_1 to a_{k-1} do not hold. A
-    step without such a candidate adds 0. The sum over G_k is exact; only the states on the way are drawn.
-    Arguments and result are as for `plackett_luce_log_prob`. `holds`: which of g pieces a candidate holds.
-
-    >>> import jax.numpy as jnp
-    >>> log_scores, holds = jnp.zeros(3), jnp.array([[True], [False], [True]])
-    >>> loss = marginal_gains(log_scores, jnp.array([[1, 0, 2]]), holds)
-    >>> round(float(jnp.exp(-loss[0])), 4)  # 2 / 3 * 2 / 2; the last step has nothing to add
-    0.6667
-    """
-    _, before, left = _steps(log_scores, actions, where)
-    covered = jnp.einsum("...mkn,...ng->...mkg", before.astype(jnp.float32), holds.astype(jnp.float32)) > 0
-    adds = (holds[..., None, None, :, :] & ~covered[..., None, :]).any(axis=-1) & left
-    counted = adds.any(axis=-1) & (actions >= 0)
-    log_scores = jnp.broadcast_to(log_scores.astype(jnp.float32)[..., None, None, :], left.shape)
-    every, adding = (jnp.where(counted, masked_logsumexp(log_scores, some), 0.0) for some in (left, adds))
-    return (every - adding).sum(axis=-1)
 
 
 def sample_plackett_luce(
@@ -200,15 +173,6 @@ def grpo(
     old_log_probs, advantages = jax.lax.stop_gradient((old_log_probs, advantages))
     ratio = jnp.exp(log_probs - old_log_probs)
     return -jnp.minimum(ratio * advantages, jnp.clip(ratio, 1 - clip, 1 + clip) * advantages)
-
-
-def _steps(
-    log_scores: Float[Array, "*b n"], actions: Int[Array, "*b m k"], where: Bool[Array, "*b n"] | None
-) -> tuple[Bool[Array, "*b m k n"], Bool[Array, "*b m k n"], Bool[Array, "*b m k n"]]:
-    """Which candidate each step draws, which were drawn before it, and which are left to it."""
-    drawn = jax.nn.one_hot(actions, log_scores.shape[-1], dtype=bool)
-    before = (jnp.cumsum(drawn, axis=-2) - drawn) > 0
-    return drawn, before, _present(log_scores, where)[..., None, None, :] & ~before
 
 
 def _present(log_scores: Float[Array, "*b n"], where: Bool[Array, "*b n"] | None) -> Bool[Array, "*b n"]:

@@ -24,7 +24,6 @@ Fusion = Literal["cross_attention", "residual_attention", "match", "concat_token
 FUSIONS: tuple[Fusion, ...] = typing.get_args(Fusion)
 _ATTENDING = ("cross_attention", "residual_attention", "match")
 _TOGETHER = 16  # rows of parts of records that attend together
-_LOW = 20.0  # where e^-z is nothing beside 1
 _QUERIES = "queries"  # the name of what a gradient does not compute again
 
 
@@ -113,17 +112,6 @@ def set_policy(config: SetPolicyConfig) -> Model:
         return logits if prior is None else logits + jnp.asarray(prior)
 
     return Model(init, layers.exact(apply))
-
-
-def linear_policy(num_features: int) -> Model:
-    """A linear map `theta` [f] of the features, from zero: a policy with the arguments of `set_policy` that
-    reads no texts. Logits are so low that their sigmoids, which count relative to each other, are as
-    exponentials."""
-
-    def apply(params: Params, *states: Any, features: Any, prior: Any, **others: Any) -> Float[Array, "b n"]:
-        return jnp.asarray(features) @ params["theta"] + jnp.asarray(prior) - _LOW
-
-    return Model(lambda key: {"theta": jnp.zeros(num_features)}, layers.exact(apply))
 
 
 def from_arrays(model: Model) -> Callable[..., Float[Array, "b n"]]:

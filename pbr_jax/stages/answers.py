@@ -50,7 +50,7 @@ def documents_in_prompt(run: Run) -> int:
 
 
 @builds_nodes
-def answers(run: Run, method: Generate, ranked: Stage) -> Stage:
+def answers(run: Run, method: Generate, ranked: Node) -> Stage:
     """The raw answer to every question from the documents that were ranked for it."""
     return _stage(run, "generate", keep_answers, Answers, ranked, {"generate": Slot(method, run)})
 
@@ -65,7 +65,7 @@ def wants_likelihoods(run: Run, method: Generate | None) -> bool:
 
 
 @builds_nodes
-def likelihoods(run: Run, ranked: Stage, method: Generate | None = None) -> Stage:
+def likelihoods(run: Run, ranked: Node, method: Generate | None = None) -> Stage:
     """The likelihood of every question's target after the prompt with its documents, or as the method that
     answers has it."""
     needs: dict[str, Node] = {"llm": generator(run)}
@@ -81,7 +81,7 @@ def _stage(
     name: str,
     keep: Callable[..., None],
     kind: type[Records],
-    ranked: Stage,
+    ranked: Node,
     needs: dict[str, Node],
     check: Callable[[], None] | None = None,
 ) -> Stage:

@@ -9,6 +9,7 @@ from pbr_jax.base.types import Example
 from pbr_jax.cache.artefacts import digest
 from pbr_jax.corpus.store import Store, Summary
 from pbr_jax.graph import Node, Value
+from pbr_jax.stages.run import Run, once
 
 
 class Fold(Store):
@@ -65,3 +66,9 @@ class Fold(Store):
 def fold(store: Node, ids: Sequence[str]) -> Node:
     """The store of a fold with these questions; none: of no fold, where all are there to be learned from."""
     return Value("fold", (tuple(ids),), {"store": store}, Fold)
+
+
+@once
+def every_fold(run: Run) -> Node:
+    """The store in which the questions of all folds are there to be learned from."""
+    return fold(run.documents, ())

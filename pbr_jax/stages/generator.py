@@ -122,7 +122,7 @@ def _same(folder: Path) -> Path:
 
 
 @builds_nodes
-def _found(run: Run, asked: Questions, source: str) -> Stage:
+def _found(run: Run, asked: Questions, source: str) -> Node:
     """The documents of training prompts; own and others' are the same whatever row of a table the run is."""
     changes = run.config.training_documents(source)
     return rankings(run, asked, f"rank_for_generator_{source}", **changes)

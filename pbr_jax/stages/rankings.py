@@ -12,10 +12,11 @@ import numpy as np
 from pbr_jax.base import terminal
 from pbr_jax.base.types import Candidate, Example, UserError
 from pbr_jax.corpus.store import Store
-from pbr_jax.graph import Slot, Stage, builds_nodes
+from pbr_jax.graph import Node, Slot, Stage, Value, builds_nodes
 from pbr_jax.options import Retrieve, added
 from pbr_jax.pipeline import Neighbour, Pipeline, Ranking
 from pbr_jax.stages import passages
+from pbr_jax.stages.folds import every_fold
 from pbr_jax.stages.records import Records
 from pbr_jax.stages.run import Run, enable_compilation_cache, once
 from pbr_jax.stages.together import by_questions
@@ -111,16 +112,20 @@ def rankings(
     *,
     reported: bool | None = None,
     **methods: Any,
-) -> Stage:
+) -> Node:
     """The rankings of some questions by the run's pipeline, or by one with other methods in some slots.
+
+    Folds rank all training questions in one stage, of which each reads its own.
 
     `reported`: as deep as those of evaluated questions; None: where these are evaluated.
     """
     run = run.changed(**methods) if methods else run
     deep = not questions.training if reported is None else reported
-    needs = {"store": run.data} | slots(run, reported=deep)
+    of_all = questions.training and questions.sample is None and _same_in_folds(run)
+    ranking = run._replace(data=every_fold(run)) if of_all else run
+    needs = {"store": ranking.data} | slots(ranking, reported=deep)
     options = (questions, run.config.collaboration)
-    return Stage(
+    ranked = Stage(
         "rank",
         options,
         needs,
@@ -130,6 +135,20 @@ def rankings(
         check=lambda: _check(run, questions),
         together=by_questions(Rankings, questions),
     )
+    if not of_all:
+        return ranked
+    return Value("ranked_questions", (questions,), {"store": run.data, "ranked": ranked}, _of_questions)
+
+
+@builds_nodes
+def _same_in_folds(run: Run) -> bool:
+    """Whether a question is ranked alike in all folds of a run, for nothing in the ranking is learned."""
+    learning = [*(getattr(run.config, name) for name in Pipeline._fields), run.config.generator]
+    return run.whole is not None and all(method.learns() == "unused" for method in learning)
+
+
+def _of_questions(questions: Questions, *, store: Store, ranked: Rankings) -> Rankings:
+    return ranked.of({example.id for example in questions.read(store)})
 
 
 def drop_leaks(store: Store, examples: Iterable[Example], ranked: Iterable[Ranking]) -> Iterator[Ranking]:

@@ -1,10 +1,11 @@
 """What stages keep of questions: a record each, written and read by the question's id."""
 
+import copy
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from pbr_jax.base import terminal
 from pbr_jax.base.files import written
@@ -61,6 +62,12 @@ class Records:
         with terminal.bar(desc=label, total=total) as bar:
             cls.keep(folder, made(bar.update))
         write_tally(tally, folder)
+
+    def of(self, ids: Container[str]) -> Self:
+        """The records of some of the questions, which are then all that it has."""
+        found = copy.copy(self)
+        vars(found)["_places"] = {id: place for id, place in self._places.items() if id in ids}
+        return found
 
     @property
     def tally(self) -> Tally:

@@ -4,7 +4,6 @@ The folder is that of process 0, on a disk that all see. Parts that are finished
 whole, so that a run whose processes were killed goes on from them.
 """
 
-import copy
 import json
 import shutil
 from collections import Counter
@@ -62,7 +61,7 @@ def _by_questions(
     count = processes.count()
     own = [_Share(asked) if option is asked else option for option in options]
     ids = {example.id for example in _Share(asked).read(values["store"])}
-    narrowed = {name: _narrowed(value, ids) for name, value in values.items()}
+    narrowed = {n: value.of(ids) if isinstance(value, Records) else value for n, value in values.items()}
     parts = [folder / f"part-{number}-of-{count}" for number in range(count)]
     obtain_part(parts[processes.index()], lambda part: make(part, *own, **narrowed))
     processes.gather()
@@ -75,15 +74,6 @@ def _by_questions(
     _add_up(folder, parts)
     for part in folder.glob("part-*"):  # also those of another number of processes
         shutil.rmtree(part)
-
-
-def _narrowed(value: Any, ids: set[str]) -> Any:
-    """The records of these questions alone, where a value is records; else the value."""
-    if not isinstance(value, Records):
-        return value
-    found = copy.copy(value)
-    vars(found)["_places"] = {id: place for id, place in value._places.items() if id in ids}
-    return found
 
 
 def _add_up(folder: Path, parts: Sequence[Path]) -> None:

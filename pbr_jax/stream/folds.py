@@ -19,7 +19,7 @@ from pbr_jax.graph import Node, Stage, builds_nodes, walk
 from pbr_jax.options import Generate, Learner
 from pbr_jax.pipeline import Examples, Tally
 from pbr_jax.stages import programs
-from pbr_jax.stages.folds import Fold, fold
+from pbr_jax.stages.folds import Fold, every_fold, fold
 from pbr_jax.stages.records import Records
 from pbr_jax.stages.run import Run, total, write_tally
 from pbr_jax.stream.arrival import arrivals
@@ -51,7 +51,7 @@ def is_folded(config: Config) -> bool:
 @builds_nodes
 def taught_by_all(run: Run) -> Run:
     """The run that learns from the questions of all folds, for those that are in none."""
-    return run._replace(data=fold(run.data, ()), whole=run.data)
+    return run._replace(data=every_fold(run), whole=run.data)
 
 
 class ByFold(Node):

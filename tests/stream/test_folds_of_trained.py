@@ -13,10 +13,14 @@ import pbr_jax
 from pbr_jax.base.types import Example
 from pbr_jax.config import Config, names, override
 from pbr_jax.experiment.plan import Plan
+from pbr_jax.graph import Stage
 from pbr_jax.graph.lists import stages
 from pbr_jax.llm.answers_file import location
 from pbr_jax.methods.select import TopK
+from pbr_jax.stages import rankings
 from pbr_jax.stages.feedback import Feedbacks, shuffled
+from pbr_jax.stages.folds import fold
+from pbr_jax.stages.rankings import Questions
 
 TOPICS = ("tea", "cats", "football", "violins")  # words that the tiny encoder knows
 USERS = 12
@@ -134,3 +138,49 @@ def test_a_shuffle_is_a_permutation_of_the_seed_and_the_question():
     assert abs(counts / 200 - 0.2).max() < 0.12  # each place gets each value alike
     assert shuffled(examples[0], 5, 3).tolist() == orders[0].tolist()
     assert any(shuffled(example, 5, 4).tolist() != o for example, o in zip(examples, orders.tolist()))
+
+
+UNTRAINED: dict[str, dict[str, Any]] = {
+    "drawn": {"retrieve.method": "random"},
+    "drawn inside": {"retrieve.method": "two_stage", "retrieve.inside": "random"},
+    "newest": {"retrieve.method": "recency"},
+    "sums": {"retrieve.method": "fused"},
+}
+
+
+def fold_runs(plan: Plan) -> list[Any]:
+    """The run of each fold, as `pbr_jax.stream.folds` makes them."""
+    found, examples = plan.arrivals, [*plan.data.value.examples()]
+    assert found is not None
+    assert plan.run.whole is not None
+    views = [fold(plan.run.whole, [examples[place].id for place in block]) for block in found.blocks]
+    return [plan.run._replace(data=view) for view in views]
+
+
+@pytest.mark.parametrize("name", UNTRAINED)
+def test_training_questions_are_ranked_once_for_all_folds_as_by_each_alone(
+    tiny_models, tweets: Path, monkeypatch: pytest.MonkeyPatch, name: str
+):
+    fields = {"select.method": "purple", "select.k": 1, "stream.folds": 3, **UNTRAINED[name]}
+    asked, ranked = Questions(training=True), []
+    runs = fold_runs(Plan(config(tiny_models, tweets, **fields)))
+    once = [rankings.rankings(run, asked, "once", select=TopK()) for run in runs]
+    monkeypatch.setattr(rankings, "_same_in_folds", lambda run: False)
+    alone = [rankings.rankings(run, asked, "alone", select=TopK()) for run in runs]
+    for node, own, run in zip(once, alone, runs, strict=True):
+        store = run.data.value
+        told = [[*one.value.records(asked.read(store))] for one in (node, own)]
+        assert told[0] == told[1]
+        assert 0 < len(told[0]) < USERS
+        ranked.append(node.needs["ranked"].key)
+    assert len(set(ranked)) == 1 < len({own.key for own in alone})
+
+
+def test_what_is_learned_in_a_fold_ranks_for_that_fold_alone(tiny_models, tweets: Path):
+    learning = {"retrieve.method": "tuned", "retrieve.alpha": 0.0}
+    others = {"neighbours.method": "random", "neighbours.m": 3, "collaboration": "text"}
+    for fields in (learning, others):
+        plan = Plan(config(tiny_models, tweets, **{"select.method": "purple", "select.k": 1, **fields}))
+        nodes = [rankings.rankings(run, Questions(training=True), select=TopK()) for run in fold_runs(plan)]
+        assert all(isinstance(node, Stage) for node in nodes)
+        assert len({node.key for node in nodes}) == 2

@@ -133,8 +133,7 @@ class Fused(Retrieve):
         pool: bool = False,
         **values: Any,
     ) -> RetrieveSlot:
-        deep = self.k * store.most_passages if pool else self.k
-        parts = opened(self.of, max(self.depth or depth(store), deep), tally, values)
+        parts = opened(self.of, depth(store, self.k, pool, self.depth), tally, values)
         share = self.weights or [1.0 if weights is None else weights[name] for name in parts]
         return self.together(parts, share, store, pool)
 
@@ -214,9 +213,11 @@ def slots_of(of: Sequence[Retrieve], run: Run) -> dict[str, Node]:
     }
 
 
-def depth(store: Store) -> int:
-    """How many candidates of each user a part gives: whole histories, or the best where some are shared."""
-    return _SHARED_DEPTH if store.has_shared else max(store.rows, 1)
+def depth(store: Store, k: int, pool: bool, wanted: int | None = None) -> int:
+    """How many candidates of each user a part gives for `k` documents: `wanted`, else whole histories, or the
+    best where some are shared."""
+    every = _SHARED_DEPTH if store.has_shared else max(store.rows, 1)
+    return max(wanted or every, k * store.most_passages if pool else k)
 
 
 def opened(

@@ -173,7 +173,7 @@ class Luf(Learner, Searching):
             embeddings, shared = adapted.searched(corpus, encoder, self.index)
         known = {"store": corpus, "encoder": encoder, "embeddings": embeddings, "shared": shared}
         sums = bool(self.of) or pool
-        k = max(fused.depth(store), self.k * (store.most_passages if pool else 1)) if sums else self.k
+        k = fused.depth(store, self.k, pool) if sums else self.k
         own = adapted.searching(state, k, self.index, self.least_own, names=self.names, **known)
         if not sums:
             return own

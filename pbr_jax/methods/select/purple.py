@@ -5,7 +5,7 @@ Du et al., "Optimizing User Profiles via Contextual Bandits for Retrieval-Augmen
 propensity; the k highest stand in the prompt, the highest first.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -15,15 +15,13 @@ import jax
 import numpy as np
 
 from pbr_jax.base.prefetch import fetched
-from pbr_jax.base.types import Model, Params, UserError
+from pbr_jax.base.types import Params, UserError
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node, Slot, Stage, Value, builds_nodes
 from pbr_jax.methods.generate.ipa import Ipa
-from pbr_jax.methods.select import purple_evidence
 from pbr_jax.methods.select.by_score import Batch, ByScore, TopK
-from pbr_jax.methods.select.purple_evidence import Evidence, LinearScorer, features, part_names
-from pbr_jax.models.set_policy import Fusion, SetPolicyConfig, from_arrays, linear_policy, set_policy
-from pbr_jax.options import IDLE, Feedback, Optimizer, Training, TrainingSplit, added
+from pbr_jax.models.set_policy import Fusion, SetPolicyConfig, from_arrays, set_policy
+from pbr_jax.options import Feedback, Optimizer, Training, TrainingSplit, added
 from pbr_jax.pipeline import Examples, Ranking, Tally
 from pbr_jax.stages import feedback, language_model, vectors
 from pbr_jax.stages import late_interaction as late
@@ -56,13 +54,6 @@ class Purple(ByScore):
 
     method: Literal["purple"] = "purple"
     k: int | None = 5  # number of documents in the prompt
-    # what scores candidates. transformer: the paper's, of texts; linear: a weighted sum of the features of
-    # `features scores`, whose weights start at 0. It reads no texts and does not use the options of texts and
-    # layers. A record's weight in the Plackett-Luce model is then exp(logit)
-    scorer: Literal["transformer", "linear"] = field(default="transformer", metadata=added("transformer"))
-    # folder of a linear policy that another run learned (`pbr-jax export --format state --slot select`). "":
-    # it is learned here
-    state: str = field(default="", metadata=IDLE)
     # how records and query are combined. cross_attention: records attend to the query; residual_attention
     # (ours): the record's own mean state is added; match (ours): also with the similarity of the query's and
     # the record's mean states; concat_token: the query is an additional member of the set ("w/o CA");
@@ -83,15 +74,12 @@ class Purple(ByScore):
     # which saturates
     prior: float = 0.0
     # profiles: k records drawn by the policy; singles: each record alone, scored once. With singles, the
-    # expected reward of choosing one record is maximized exactly, and the k best are selected. gains: the
-    # probability that each record in turn adds a piece of evidence is maximized, along the policy's own order
-    # and drawn ones, `rollouts` in all
-    learns_from: Literal["profiles", "singles", "gains"] = "profiles"
-    rollouts: int = 32  # number of profiles of each question
+    # expected reward of choosing one record is maximized exactly, and the k best are selected
+    learns_from: Literal["profiles", "singles"] = "profiles"
+    rollouts: int = 32  # number of profiles drawn for each question
     # likelihood: log p(target | prompt), summed over the target's tokens; per_token: the mean over them;
-    # metric: feedback.metric of the answer ("w/ MR"); evidence: the share of the question's relevant
-    # documents in the profile, which asks no language model
-    reward: Literal["likelihood", "per_token", "metric", "evidence"] = "likelihood"
+    # metric: feedback.metric of the answer ("w/ MR")
+    reward: Literal["likelihood", "per_token", "metric"] = "likelihood"
     # how rewards of a question's profiles become advantages. z_scores: standardised; leave_one_out: each
     # minus the mean of the others
     advantage: Literal["z_scores", "leave_one_out"] = "z_scores"
@@ -114,38 +102,19 @@ class Purple(ByScore):
         self.at_least("updates", 1)
         self.between("dropout", 0, 0.9)
         self.between("clip", 0, 1)
-        if self.learns_from == "gains" and self.reward != "evidence":
-            raise UserError(
-                f"select.learns_from is gains and select.reward {self.reward}, and gains are of pieces of "
-                "evidence; set select.reward evidence"
-            )
-        if self.scorer == "linear" and self.features == "none":
-            raise UserError(
-                "select.scorer is linear and select.features none, so there is nothing to weigh; set "
-                "select.features scores"
-            )
-        if self.state and self.scorer != "linear":
-            raise UserError("select.state is set, and only a linear policy is read; set select.scorer linear")
         if self.updates > 1 and self.loss != "grpo" and self.learns_from == "profiles":
             raise UserError(
                 f"select.updates is {self.updates} and select.loss {self.loss}: rewards of profiles that an "
                 "older policy drew need grpo's ratios; set select.loss grpo"
             )
 
-    def learns(self) -> TrainingSplit:
-        return "unused" if self.state else "apart"
-
     @builds_nodes
     def needs(self, run: Run) -> Mapping[str, Node]:
-        if self.state:
-            self._check_candidates(run)
-            return {"policy": purple_evidence.saved(run, Path(self.state))}
-        needs: dict[str, Node] = {"params": self.params(run)}
-        if self.scorer == "transformer":
-            needs |= {
-                "encoder": vectors.encoder(run),
-                "records": record_states(run, self.record_tokens),
-            }
+        needs = {
+            "params": self.params(run),
+            "encoder": vectors.encoder(run),
+            "records": record_states(run, self.record_tokens),
+        }
         # What the policy is, the key of its parameters says.
         policy = Value("policy", (self,), needs, _load, identity=lambda: None)
         return {"policy": policy}
@@ -154,10 +123,10 @@ class Purple(ByScore):
     def params(self, run: Run) -> Stage:
         """Parameters of the policy, trained on what the config's pipeline finds for training questions."""
         run.learns_from_others("select.method purple")
-        if self.reward in ("likelihood", "per_token"):
+        if self.reward != "metric":
             run.config.llm.check_scoring("select.method purple")
         self._check_candidates(run)
-        asked = replace(feedback.questions(run), answered=self.reward != "evidence")
+        asked = feedback.questions(run)
         finding = (getattr(run.config, name) for name in ("expand", "neighbours", "retrieve"))
         learned = run
         if run.training is not None and all(method.learns() in ("unused", "apart") for method in finding):
@@ -167,23 +136,19 @@ class Purple(ByScore):
         needs: dict[str, Node] = {
             "store": learned.data,
             "ranked": rankings(learned, asked, "rank_for_purple", reported=True, select=TopK()),
+            "queries": query_states(learned, asked, self.query_tokens),
+            "records": record_states(learned, self.record_tokens),
+            "encoder": vectors.encoder(run),
+            "write": language_model.training_writer(run),
         }
-        if self.scorer == "transformer":
-            needs |= {
-                "queries": query_states(learned, asked, self.query_tokens),
-                "records": record_states(learned, self.record_tokens),
-                "encoder": vectors.encoder(run),
-            }
         judged = None
-        if self.reward != "evidence":
-            needs["write"] = language_model.training_writer(run)
         if self.reward == "metric":
             judged = run.config.feedback
             limit = judged.max_new_tokens or run.config.generate.max_new_tokens
             answers = replace(Ipa.like(run), num_beams=judged.num_beams, max_new_tokens=limit)
             judged = replace(judged, metric=feedback.metric_of(run.task, judged.metric))
             needs |= {"generate": Slot(answers, run), "answer_format": language_model.answer_format(run)}
-        elif self.reward != "evidence":
+        else:
             needs["llm"] = generator(run)
         # Choosing among single records, a training does not know how many will be chosen.
         options = replace(self, own=None, k=1 if self.learns_from == "singles" else self.k)
@@ -217,11 +182,7 @@ class Purple(ByScore):
     @builds_nodes
     def _check(self, run: Run, asked: Questions) -> None:
         check_training(self.training)
-        if self.scorer == "transformer":
-            self.sizes(vectors.encoder(run).value.dim)
-        if self.reward == "evidence":
-            asked.check_known(run.data.value, "relevant", "select.method purple")
-            return
+        self.sizes(vectors.encoder(run).value.dim)
         if self.reward == "metric":
             feedback.metric(feedback.metric_of(run.task, run.config.feedback.metric), run.task.labels)
         metrics = [feedback.metric_of(run.task, run.config.feedback.metric)] * (self.reward == "metric")
@@ -238,9 +199,7 @@ class Purple(ByScore):
             residual=self.prior > 0,
         )
 
-    def scores(
-        self, batch: Batch, tally: Tally, *, policy: "PolicyScorer | LinearScorer"
-    ) -> list[np.ndarray]:
+    def scores(self, batch: Batch, tally: Tally, *, policy: "PolicyScorer") -> list[np.ndarray]:
         with tally.timed("select_policy"):
             return policy.scores(batch.examples, batch.rankings)
 
@@ -256,13 +215,8 @@ class _Learned(NamedTuple):
         return cls(load_saved(folder), load_report(folder).get("parts"))
 
 
-def _load(
-    options: Purple, *, params: _Learned, encoder: TextEncoder | None = None, records: Ragged | None = None
-) -> "PolicyScorer | LinearScorer":
-    weights, parts = params
-    if encoder is None or records is None:
-        return LinearScorer(np.asarray(weights["theta"]), parts or (), options.prior)
-    queries = TokenStates(encoder, options.query_tokens)
+def _load(options: Purple, *, params: _Learned, encoder: TextEncoder, records: Ragged) -> "PolicyScorer":
+    (weights, parts), queries = params, TokenStates(encoder, options.query_tokens)
     return PolicyScorer(
         with_features(options.sizes(encoder.dim), parts), weights, queries, records, options.prior, parts
     )
@@ -284,9 +238,9 @@ def _train(
     *,
     store: Store,
     ranked: Rankings,
-    queries: Ragged | None = None,
-    records: Ragged | None = None,
-    encoder: TextEncoder | None = None,
+    queries: Ragged,
+    records: Ragged,
+    encoder: TextEncoder,
     **parts: Any,
 ) -> None:
     if is_saved(folder):
@@ -296,64 +250,37 @@ def _train(
     enable_compilation_cache()
     examples = list(asked.read(store))
     candidates = list(drop_leaks(store, examples, ranked.read(store, examples)))
-    sizes, user_ids = list(map(len, candidates)), [example.user_id for example in examples]
-    dealt = candidates if shuffle is None else _dealt(examples, candidates, shuffle)
-    parts_of = part_names(candidates) if options.features == "scores" else None
-    costs: dict[str, Any] = {} if parts_of is None else {"parts": parts_of}
-    model, inputs, lengths = _policy(options, candidates, parts_of, queries, records, encoder)
-    holds = None
-    with metered(folder), tallied(folder) as tally:
-        if options.reward == "evidence":
-            reward = Evidence.of(examples, dealt)
-            sizes = np.where(reward.pieces > 0, sizes, 0).tolist()  # others teach nothing
-            holds = reward.holds
-        else:
-            system = System(parts, tally=tally)
-            num_tokens = system.llm.num_tokens if judged is None else None
-            worth, file = _worth(options, judged, system), folder / "rewards.jsonl"
-            reward = purple_training.Rewards(worth, system.write, examples, dealt, file, num_tokens)
-        policy = purple_training.Policy(model, inputs, lengths, holds)
-        fitted = purple_training.train(policy, reward, sizes, user_ids, options, folder, seed=seed)
-    if isinstance(reward, purple_training.Rewards):
-        costs |= {"asked": len(reward), "prompt_tokens": reward.prompt_tokens if judged is None else None}
-    save_fitted(fitted._replace(report={**fitted.report, **costs}), folder, "purple")
-
-
-def _worth(options: Purple, judged: Feedback | None, system: System) -> feedback.RewardFn:
-    """What documents are worth to the language model."""
-    if judged is None:
-        return feedback.by_likelihood(system, total=options.reward == "likelihood")
-    labels = system.answer_format.labels
-    return feedback.by_answers(system, feedback.metric(judged.metric, labels, judged.errors))
-
-
-def _policy(
-    options: Purple,
-    candidates: Sequence[Ranking],
-    parts: Sequence[str] | None,
-    queries: Ragged | None,
-    records: Ragged | None,
-    encoder: TextEncoder | None,
-) -> tuple[Model, Callable[[np.ndarray], dict[str, np.ndarray]], np.ndarray | None]:
-    """The first three of `purple_training.Policy`. A linear policy reads no texts: they are empty."""
-    most = max(map(len, candidates), default=1)
-    if queries is None or records is None or encoder is None:
-        empty, parts = np.zeros((0, 1)), parts or ()
-        asked = [question(empty, [empty] * len(ranking), ranking, parts) for ranking in candidates]
-        every = arrays(asked, shape_of(0, most, 1), options.prior)
-        return linear_policy(2 + len(parts)), lambda some: {n: of[some] for n, of in every.items()}, None
     rows = [[candidate.row for candidate in ranking] for ranking in candidates]
-    shape = shape_of(int(queries.lengths.max(initial=1)), most, encoder.dim)
+    parts_of = part_names(candidates) if options.features == "scores" else None
+    shape = shape_of(int(queries.lengths.max(initial=1)), max(map(len, rows), default=1), encoder.dim)
 
     def inputs(questions: np.ndarray) -> dict[str, np.ndarray]:
         found = [
-            question(query, records.read(rows[i]), candidates[i], parts)
+            question(query, records.read(rows[i]), candidates[i], parts_of)
             for i, query in zip(questions.tolist(), queries.read(questions), strict=True)
         ]
         return arrays(found, shape, options.prior)
 
     lengths = np.array([rows_of(records.lengths[of]).sum() for of in rows])
-    return set_policy(with_features(options.sizes(encoder.dim), parts)), inputs, lengths
+    model = set_policy(with_features(options.sizes(encoder.dim), parts_of))
+    policy = purple_training.Policy(model, inputs, lengths)
+    user_ids, sizes = [example.user_id for example in examples], list(map(len, rows))
+    with metered(folder), tallied(folder) as tally:
+        system = System(parts, tally=tally)
+        if judged is None:
+            reward = feedback.by_likelihood(system, total=options.reward == "likelihood")
+        else:
+            labels = system.answer_format.labels
+            reward = feedback.by_answers(system, feedback.metric(judged.metric, labels, judged.errors))
+        num_tokens = system.llm.num_tokens if judged is None else None
+        dealt = candidates if shuffle is None else _dealt(examples, candidates, shuffle)
+        rewards = purple_training.Rewards(
+            reward, system.write, examples, dealt, folder / "rewards.jsonl", num_tokens
+        )
+        fitted = purple_training.train(policy, rewards, sizes, user_ids, options, folder, seed=seed)
+    costs = {"asked": len(rewards), "prompt_tokens": rewards.prompt_tokens if judged is None else None}
+    costs |= {} if parts_of is None else {"parts": parts_of}
+    save_fitted(fitted._replace(report={**fitted.report, **costs}), folder, "purple")
 
 
 # -- what the policy reads --------------------------------------------------------------------------
@@ -477,6 +404,23 @@ def question(
     """A question with the states of its candidates. `parts`: of their features; None: there are none."""
     known = None if parts is None else features(ranking, parts)
     return Question(query, records, [candidate.score for candidate in ranking], known)
+
+
+def part_names(rankings: Iterable[Ranking]) -> tuple[str, ...]:
+    """The parts that candidates' scores are made of, over all rankings, sorted."""
+    return tuple(sorted({name for ranking in rankings for candidate in ranking for name in candidate.scores}))
+
+
+def features(ranking: Ranking, parts: Sequence[str]) -> np.ndarray:
+    """What retrievers say of a question's candidates, float32 [n 2 + p]: the score, the place (the first is
+    the highest) and the scores of each part, each standardised within the question. A candidate that a part
+    has no score of has the lowest of that part's.
+    """
+    columns = [[candidate.score for candidate in ranking], [-float(place) for place in range(len(ranking))]]
+    for name in parts:
+        lowest = min((c.scores[name] for c in ranking if name in c.scores), default=0.0)
+        columns.append([candidate.scores.get(name, lowest) for candidate in ranking])
+    return np.stack([standardised(column) for column in columns], axis=-1).astype(np.float32)
 
 
 def with_features(config: SetPolicyConfig, parts: Sequence[str] | None) -> SetPolicyConfig:

@@ -3,7 +3,7 @@
 A batch of questions is learned from on-policy: the present policy draws ordered profiles, the language model
 says what each is worth, and the policy moves towards those that are worth more. Or, which is ours, every
 record's worth alone is asked once, and the expected worth of the policy's choice is raised exactly: no
-gradient is noisy, and no further epoch asks anything. Where evidence is the reward, nothing is asked at all.
+gradient is noisy, and no further epoch asks anything.
 """
 
 import json
@@ -25,7 +25,6 @@ from pbr_jax.llm import Prompt
 from pbr_jax.losses.policy_gradient import (
     grpo,
     leave_one_out,
-    marginal_gains,
     plackett_luce_log_prob,
     reinforce,
     sample_plackett_luce,
@@ -61,14 +60,12 @@ class Policy(NamedTuple):
     """What is trained: `model` as `models.set_policy`, and `arrays(questions)`, its inputs [b ...] by name.
 
     They have few shapes, by the tokens of the candidates; `record_mask` [b n] says which places hold some.
-    `lengths`: of what is read for each question, so that alike ones share a batch. `holds` [q n g]: which
-    pieces of evidence each candidate holds, for `learns_from gains`.
+    `lengths`: of what is read for each question, so that alike ones share a batch.
     """
 
     model: Model
     arrays: Callable[[np.ndarray], Batch]
     lengths: np.ndarray | None = None
-    holds: np.ndarray | None = None
 
 
 def train(
@@ -105,12 +102,7 @@ def train(
     score = jax.jit(from_arrays(policy.model))
 
     def batch(rows: Rows) -> Batch:
-        questions = learned[rows.indices]
-        inputs = policy.arrays(questions) | {"where": rows.where}
-        if policy.holds is not None:
-            room = inputs["record_mask"].shape[1] - policy.holds.shape[1]
-            inputs["holds"] = np.pad(policy.holds[questions], [(0, 0), (0, room), (0, 0)])
-        return inputs
+        return policy.arrays(learned[rows.indices]) | {"where": rows.where}
 
     def evaluate(params: Params) -> float:
         if options.training.select_by == "rank_correlation":
@@ -242,7 +234,7 @@ def _informative(rewards: np.ndarray, counted: np.ndarray) -> int:
 
 
 def _draw(model: Model, options: PurpleOptions, k: int):
-    score, gains = from_arrays(model), options.learns_from == "gains"
+    score = from_arrays(model)
 
     def draw(params: Params, batch: Mapping[str, Array], key: Array) -> tuple[Array, Array]:
         dropout, sampling = jax.random.split(key)
@@ -251,20 +243,11 @@ def _draw(model: Model, options: PurpleOptions, k: int):
             actions = _singles(batch["record_mask"])
         else:
             keys = row_keys(sampling, batch["row"])  # the same however the batch is divided
-            draw_each = partial(sample_plackett_luce, k=k, rollouts=options.rollouts - gains)
+            draw_each = partial(sample_plackett_luce, k=k, rollouts=options.rollouts)
             actions = jax.vmap(draw_each)(keys, logits)
-            if gains:
-                actions = jnp.concatenate([_best(logits, k), actions], axis=1)
         return actions, plackett_luce_log_prob(logits, actions)
 
     return draw
-
-
-def _best(log_scores: Array, k: int) -> Int[Array, "b 1 k"]:
-    """The policy's own order, -1 in places without a candidate."""
-    values, places = jax.lax.top_k(log_scores, min(k, log_scores.shape[-1]))
-    places = jnp.where(jnp.isneginf(values), -1, places)
-    return jnp.pad(places, [(0, 0), (0, k - places.shape[-1])], constant_values=-1)[:, None]
 
 
 def _singles(record_mask: Array) -> Int[Array, "b n 1"]:
@@ -274,18 +257,14 @@ def _singles(record_mask: Array) -> Int[Array, "b n 1"]:
 
 
 def _loss(model: Model, options: PurpleOptions) -> steps.Loss:
-    """Minus the expected advantage of the policy's choice: estimated from what was drawn, or exact; or minus
-    the log-probability that each choice adds evidence."""
+    """Minus the expected advantage of the policy's choice: estimated from what was drawn, or exact."""
     score = from_arrays(model)
 
     def loss(params: Params, batch: dict[str, Array], key: Array) -> Float[Array, ""]:
         dropout, _ = jax.random.split(key)  # as the profiles were drawn
         logits = log_scores(score(params, batch, dropout), batch["record_mask"])
-        counted = batch["counted"]
-        if options.learns_from == "gains":
-            losses = marginal_gains(logits, batch["actions"], batch["holds"])
-            return masked_mean(losses.mean(-1), batch["where"])
         log_probs = plackett_luce_log_prob(logits, batch["actions"])
+        counted = batch["counted"]
         advantage = {"z_scores": z_scored, "leave_one_out": leave_one_out}[options.advantage]
         advantages = advantage(batch["rewards"], where=counted)
         if options.learns_from == "singles":
