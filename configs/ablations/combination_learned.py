@@ -44,7 +44,7 @@ from pbr_jax.stages.scores import standardised
 
 @dataclass(frozen=True, kw_only=True)
 class LinearPolicy(ByScore):
-    """Candidates by their standardised scores and a learned weighted sum of what the retriever says of them."""
+    """Candidates by their standardised scores and a learned weighted sum of what is known of each."""
 
     training_split: ClassVar = "needed"
 
@@ -145,7 +145,8 @@ def missed_gains(logits, sets, there, holds):
     left = there[:, None, None] & ~before
     covered = jnp.einsum("qmkn,qng->qmkg", before, holds) > 0
     adds = (holds[:, None, None] & ~covered[..., None, :]).any(axis=-1) & left
-    every, adding = (logsumexp(jnp.where(some, logits[:, None, None], -1e9), axis=-1) for some in (left, adds))
+    logits = logits[:, None, None]
+    every, adding = (logsumexp(jnp.where(some, logits, -1e9), axis=-1) for some in (left, adds))
     return jnp.where(adds.any(axis=-1), every - adding, 0).sum(axis=-1)
 
 
@@ -209,7 +210,11 @@ FIXED: dict[str, Overrides] = {
 LEARNED: dict[str, Overrides] = {
     "purple, gains": {"select.rollouts": 2},
     "purple, reinforce": {"select.loss": "reinforce"},
-    "purple, reinforce, names kept": {"select.loss": "reinforce", **_KEPT, "retrieve.of.dense_2.names": "keep"},
+    "purple, reinforce, names kept": {
+        "select.loss": "reinforce",
+        **_KEPT,
+        "retrieve.of.dense_2.names": "keep",
+    },
     "purple, reinforce, random features": {"select.loss": "reinforce", "select.features": "random"},
     "purple, reinforce, shuffled evidence": {"select.loss": "reinforce", "feedback.shuffle": True},
     "luf": _LUF,
