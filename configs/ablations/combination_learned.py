@@ -157,7 +157,7 @@ def missed_gains(logits, sets, there, holds):
 class Opened(retrieve.TwoStage):
     """Passages of the best clusters alone, however few these hold."""
 
-    method: Literal["opened"] = "opened"
+    method: Literal["opened"] = "opened"  # type: ignore[assignment]
     k: int = 10
     inside: Literal["pooled"] = "pooled"
 
