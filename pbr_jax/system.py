@@ -5,7 +5,9 @@ The stages of a run, feedback, rewards in training, `pbr-jax ask` and notebooks 
 is one privacy check (the gate, `pipeline.rank`) and one tally of the computation.
 """
 
+import asyncio
 import math
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -14,11 +16,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pbr_jax.base.types import Candidate, Example, UserError
+from pbr_jax.base.gathering import Gathered
+from pbr_jax.base.types import Candidate, Document, Example, UserError
 from pbr_jax.corpus.arguments import check_examples, check_filled
+from pbr_jax.corpus.schema import FORGOTTEN
 from pbr_jax.corpus.store import Store
 from pbr_jax.llm import LLM, Score, naming
-from pbr_jax.llm.protocol import OnBatch
+from pbr_jax.llm.protocol import OnBatch, brief
 from pbr_jax.models.thinking import after_thinking
 from pbr_jax.pipeline import (
     Answer,
@@ -40,14 +44,29 @@ from pbr_jax.tasks import AnswerFormat
 from pbr_jax.text.answers import parse_answer
 from pbr_jax.text.prompts import Written
 
+_UNKNOWN = (
+    "the user is not known, and no documents are shown",
+    "the user is not known, and only shared documents are shown",
+)
+
 
 class Reply(NamedTuple):
     """The answer to one question and the documents in its prompt. `profile` is the text about the user in the
-    prompt, or "" if there is none."""
+    prompt, or "" if there is none. `note` says so if the user is not known, and is "" otherwise."""
 
     text: str
     documents: list[Candidate]
     profile: str = ""
+    note: str = ""
+
+
+class _Question(NamedTuple):
+    """A new question. `history`: whether documents are shown. `answered`: whether an answer is wanted."""
+
+    user: str
+    text: str
+    history: bool = True
+    answered: bool = True
 
 
 class UserVectors(NamedTuple):
@@ -75,7 +94,6 @@ class System(Living):
       tally: counts and times of the slots are added to it.
       living: builds the parts over a store that can be changed (`add`, `forget`, `observe`). The parts then
         include the `judge` of remarks, `claim_encoder` and the options `remarks`. None: the store is fixed.
-      limit: the number of examples to which the store was limited, for error messages. None: all.
 
     `check` is called before each question. For a system from `pbr_jax.open`, it raises UserError if files
     have changed.
@@ -89,11 +107,11 @@ class System(Living):
         documents: int | None = None,
         tally: Tally | None = None,
         living: Corpus | None = None,
-        limit: int | None = None,
     ) -> None:
         self.tally = Tally() if tally is None else tally
         self._parts, self._collaboration, self._documents = parts, collaboration, documents
-        self._living, self._limit = living, limit
+        self._living = living
+        self._gathered = Gathered(self._replies)
         self._bound: dict[str, tuple[str, Any]] = {}  # slots by name, each with the content of the store
         self.check: Callable[[], None] = lambda: None
         self._lock = threading.RLock()  # slots are bound once, and used by one thread at a time
@@ -125,7 +143,6 @@ class System(Living):
             collaboration=self._collaboration,
             documents=self._documents,
             tally=self.tally,
-            limit=self._limit,
         )
         slots = (name for name in (*Pipeline._fields, "generate") if name in self._parts)
         content = system._content()
@@ -160,37 +177,113 @@ class System(Living):
     def _generate(self) -> GenerateSlot | None:
         return self._slot("generate") if "generate" in self._parts else None
 
-    def ask(self, user: str, query: str) -> Reply:
-        """Answers a new question of a user of the store. The user's whole history may be retrieved.
+    # -- new questions ---------------------------------------------------------------------------------
 
-        Raises UserError for an unknown user, an empty query or an answer without text.
+    def ask(self, user: str, query: str, *, history: bool = True) -> Reply:
+        """Answers a new question of a user. The user's whole history may be retrieved.
+
+        For a user who is not known, only shared documents can be shown, and `Reply.note` says so. Questions
+        that several threads ask at the same time are answered together.
+
+        Args:
+          history: False: no documents and no text about the user are shown.
+
+        Raises UserError for an empty user or query, or an answer without text.
         """
-        check_filled(user, "user")
-        check_filled(query, "query")
-        user = self.store.named(user)
-        self._check_user(user)  # before any model is loaded
-        # Asked now: after everything that is dated.
-        example = Example(id="", user_id=user, query=query, input=query, target=None, time=math.inf)
-        (ranking,) = self.rank([example])
-        (answer,) = self.answer([example], [ranking])
-        text = parse_answer(self.answer_format, answer.text)
-        if not text:
-            what = "ends inside its thinking" if after_thinking(answer.text) is None else "has no text"
-            raise UserError(
-                f"the model's answer {what}; raise generate.max_new_tokens in the run's config, turn the "
-                "model's thinking off, or leave out stop strings, and run again"
-            )
-        return Reply(text, ranking[: answer.prompt.documents], answer.prompt.profile)
+        return self._gathered(self._question(user, query, history=history))
 
-    def _check_user(self, user: str) -> None:
-        """Raises UserError for an unknown user."""
-        try:
-            self.store.history(user)
-        except UserError as error:
-            if self._limit is None:
-                raise
-            message = str(error).replace("of this data", f"of this run (limit {self._limit})")
-            raise UserError(f"{message}; without a limit a run knows all users of the data") from None
+    async def ask_async(self, user: str, query: str, *, history: bool = True) -> Reply:
+        """`ask` for programs that use asyncio."""
+        return await asyncio.to_thread(self.ask, user, query, history=history)
+
+    def ask_stream(self, user: str, query: str, *, history: bool = True) -> Iterator[str]:
+        """Yields the answer of `ask` word by word, once it is finished: only then is it known what of the
+        model's output is the answer."""
+        yield from re.findall(r"\s*\S+|\s+$", self.ask(user, query, history=history).text)
+
+    def search(self, user: str, text: str, k: int | None = None) -> list[Candidate]:
+        """The documents that a user's question would find, best first; at most `k`, if that is given.
+
+        The run's options, such as retrieve.k, limit the number too. Raises UserError as `ask` does.
+        """
+        if k is not None and (isinstance(k, bool) or not isinstance(k, int) or k < 1):
+            raise UserError(f"k is {brief(k)}, want a whole number from 1 on, or None")
+        return self._gathered(self._question(user, text, answered=False)).documents[:k]
+
+    def documents(self, user: str) -> list[Document]:
+        """All documents of a user, in the order in which they were added; [] for an unknown user."""
+        check_filled(user, "user")
+        with self._lock:
+            name = self._known(user)
+            with self.store.reading():
+                rows = self.store.history(name) if name else []
+                return self.store.wholes(np.unique(self.store.firsts[rows]))
+
+    def users(self) -> list[str]:
+        """The names of all users of the data and of those who were added."""
+        with self._lock:
+            self._widen()
+            return [name for name in self.store.users if not name.startswith(FORGOTTEN)]
+
+    def _question(self, user: str, text: str, **options: bool) -> _Question:
+        check_filled(user, "user")
+        check_filled(text, "query")
+        self.store.named(user)  # a name without a visible character is an error
+        return _Question(user, text, **options)
+
+    def _replies(self, questions: Sequence[_Question]) -> list[Reply | UserError]:
+        """What `ask` and `search` return, for several questions together."""
+        with self._lock:
+            self.check()
+            known = {user: self._known(user) for user in {question.user for question in questions}}
+            nobody = [Neighbour("")] if self.store.has_shared else []
+            # Asked now: after everything that is dated.
+            examples = {
+                question: Example("", known[question.user], question.text, question.text, None, time=math.inf)
+                if question.history
+                else Example("", "", question.text, question.text, None, time=math.inf)
+                for question in questions
+            }
+            of_users = [q for q, example in examples.items() if example.user_id]
+            of_nobody = [q for q, e in examples.items() if q.history and nobody and not e.user_id]
+            rankings: dict[_Question, Ranking] = {}
+            for asked, users in ((of_users, None), (of_nobody, [nobody] * len(of_nobody))):
+                found = self._ranked([examples[q] for q in asked], users)
+                rankings |= zip(asked, found, strict=True)
+            asked = [q for q in examples if q.answered]
+            shown = [rankings.get(q, []) for q in asked]
+            answers = dict(zip(asked, self._answered([examples[q] for q in asked], shown), strict=True))
+            notes = {user: "" if name else _UNKNOWN[bool(nobody)] for user, name in known.items()}
+            return [
+                self._reply(rankings.get(q, []), answers.get(q), notes[q.user] if q.history else "")
+                for q in questions
+            ]
+
+    def _reply(self, ranking: Ranking, answer: Answer | None, note: str) -> Reply | UserError:
+        if answer is None:
+            return Reply("", ranking, note=note)
+        text = parse_answer(self.answer_format, answer.text)
+        if text:
+            return Reply(text, ranking[: answer.prompt.documents], answer.prompt.profile, note)
+        what = "ends inside its thinking" if after_thinking(answer.text) is None else "has no text"
+        return UserError(
+            f"the model's answer {what}; raise generate.max_new_tokens in the run's config, turn the "
+            "model's thinking off, or leave out stop strings, and run again"
+        )
+
+    def _known(self, user: str) -> str:
+        """A user's name as it is stored; "" for one who is not known."""
+        name = self.store.named(user)
+        if name not in self.store.columns.codes:
+            self._widen()
+        return name if name in self.store.columns.codes else ""
+
+    def _widen(self) -> None:
+        """Takes in the users of the data that a run with a limit has not read, where that is possible."""
+        whole = None if self._living is None or self.store.living else self._living.whole
+        if whole is not None and self._parts is not whole:
+            self._parts = whole
+            self._bound.clear()
 
     def neighbours(self, examples: Iterable[Example]) -> list[list[Neighbour]]:
         """The users whose histories are searched for each example. `Neighbour("")` means shared documents."""
@@ -234,7 +327,10 @@ class System(Living):
           UserError: a user is unknown, or a score is not finite.
         """
         self.check()
-        if not (examples := check_examples(examples)):
+        return self._ranked(check_examples(examples), users)
+
+    def _ranked(self, examples: Examples, users: Searched | None) -> list[Ranking]:
+        if not examples:
             return []
         with self._lock:
             users = self.neighbours(examples) if users is None else users
@@ -272,7 +368,16 @@ class System(Living):
           UserError: the system has no `generate`, or a prompt is too long.
         """
         self.check()
-        if not (examples := check_examples(examples)):
+        return self._answered(check_examples(examples), rankings, written, on_batch)
+
+    def _answered(
+        self,
+        examples: Examples,
+        rankings: Iterable[Ranking] | None,
+        written: Sequence[Written] | None = None,
+        on_batch: OnBatch | None = None,
+    ) -> list[Answer]:
+        if not examples:
             return []
         with self._lock, naming(example.id for example in examples):
             if self._generate is None:

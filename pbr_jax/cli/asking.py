@@ -29,6 +29,8 @@ def ask(options: argparse.Namespace) -> None:
         terminal.out(json.dumps({**run, **_values(reply, spent), "seconds": seconds}))
         return
     terminal.out(reply.text)
+    if reply.note:
+        terminal.err(f"  note: {reply.note}")
     if reply.profile:
         terminal.err(f"  about the user: {reply.profile}")
     for candidate in reply.documents:
@@ -43,6 +45,7 @@ def _values(reply: Reply, spent: dict[str, int]) -> dict[str, Any]:
         "answer": reply.text,
         "documents": [*map(text_of, reply.documents)],
         "profile": reply.profile,
+        "note": reply.note,
         "prompt_tokens": spent.get("generate_prompt_tokens"),
         "answer_tokens": spent.get("generate_answer_tokens"),
     }

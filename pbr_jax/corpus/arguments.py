@@ -1,6 +1,5 @@
 """Checks of what a caller gives to a `System`: each wrong argument is one clear UserError."""
 
-import hashlib
 import math
 import typing
 from collections.abc import Iterable, Mapping
@@ -11,8 +10,12 @@ from typing import Any
 import numpy as np
 
 from pbr_jax.base.types import Document, Example, UserError
+from pbr_jax.corpus.entries import Time, are_messages, document_of, exchanges
 from pbr_jax.llm.protocol import brief, check_text
 from pbr_jax.options.base import hints
+
+Entry = Document | Mapping[str, Any] | str
+"""A document, a record, a message of a chat, or a text."""
 
 _WANTED = {
     float: "seconds since 1970, or None where there is no date",
@@ -44,21 +47,19 @@ def check_examples(examples: Iterable[Example]) -> list[Example]:
     return found
 
 
-def check_documents(documents: Iterable[Document | str], user: str) -> list[Document]:
-    """The documents as those of a user, "" for shared ones.
+def check_documents(documents: Iterable[Entry], user: str, time: Time = None) -> list[Document]:
+    """The documents as those of a user, "" for shared ones; `time` is the date of those without one.
 
-    A text becomes a document whose id is the hash of the text.
+    Texts, records and messages become documents (`corpus.entries`).
     """
-    found = []
-    for place, entry in enumerate(_listed(documents, "documents", "texts or Documents")):
+    found, listed = [], _listed(documents, "documents", "texts or Documents")
+    for place, entry in enumerate(exchanges(listed) if are_messages(listed) else listed):
         what = f"documents[{place}]"
-        if isinstance(entry, Document):
-            _check_document(entry, user, what)
-            found.append(entry)
-        else:
+        if not isinstance(entry, Document | Mapping):
             check_filled(entry, what)
-            id = hashlib.sha256(entry.encode()).hexdigest()[:16]
-            found.append(Document(id, user, entry, shared=not user))
+        document = entry if isinstance(entry, Document) else document_of(entry, user, time, what)
+        _check_document(document, user, what)
+        found.append(document)
     return found
 
 

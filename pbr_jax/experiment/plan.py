@@ -33,7 +33,7 @@ from pbr_jax.options import key_of, swapped
 from pbr_jax.pipeline import Pipeline
 from pbr_jax.stages import language_model
 from pbr_jax.stages.answers import documents_in_prompt, wants_likelihoods
-from pbr_jax.stages.data import data
+from pbr_jax.stages.data import Data, data
 from pbr_jax.stages.generator import generator
 from pbr_jax.stages.judged import judged
 from pbr_jax.stages.late_interaction import Ragged
@@ -125,15 +125,7 @@ class Plan:
             _check_hosts(config)
         self.task = task(config.benchmark)
         self.folded, learns = folds.is_folded(config), bool(stream.learners(config))
-        source = data(
-            config.benchmark,
-            self.task,
-            [] if self.folded else [*config.methods, config.generator],
-            limit=config.limit,
-            limit_training=config.limit_training,
-            limit_history=config.limit_history,
-            corpus=config.corpus,
-        )
+        source = self._source(config.limit)
         self.hashes = source.hashes
         self.run = Run(config, self.task, source.node, {}, source.training)
         method = config.generate.resolved(self.task)
@@ -152,6 +144,18 @@ class Plan:
         self.streamed = _stage(self.ranked.needs["streamed"]) if learns else None
         # The store of the documents that were ranked.
         self.store = self.data if self.streamed is None else stream.ranked_store(self.streamed)
+
+    def _source(self, limit: int | None) -> Data:
+        """The data, of so many examples."""
+        return data(
+            self.config.benchmark,
+            self.task,
+            [] if self.folded else [*self.config.methods, self.config.generator],
+            limit=limit,
+            limit_training=self.config.limit_training,
+            limit_history=self.config.limit_history,
+            corpus=self.config.corpus,
+        )
 
     @cached_property
     def last_slots(self) -> dict[str, Node]:
@@ -214,13 +218,14 @@ class Plan:
         nodes = {name: node for name, node in nodes.items() if name in _PARTS}
         compared = config.neighbours.needs(run)
         nodes |= {name: compared[name] for name in ("users", "cohorts") if name in compared}
-        living = _Corpus(self.data, nodes, corpus)
+        limited = config.limit is not None and not self.last_slots
+        whole = _stage(self._source(None).node) if limited else None
+        living = _Corpus(self.data, nodes, corpus, whole)
         return System(
             living.parts if corpus is not None and corpus.is_file() else _Values(nodes),
             collaboration=config.collaboration,
             documents=documents_in_prompt(run),
             living=living,
-            limit=config.limit,
         )
 
     @cached_property
@@ -264,10 +269,13 @@ class _Corpus:
       data: the stage of the store that the run is made from.
       nodes: the parts over that store.
       file: of the copy; None: a temporary one, as long as this object.
+      unlimited: the stage of the store of all users, where the run's own is limited.
     """
 
-    def __init__(self, data: Stage, nodes: Mapping[str, Node], file: Path | None) -> None:
-        self._data, self._nodes, self._file = data, nodes, file
+    def __init__(
+        self, data: Stage, nodes: Mapping[str, Node], file: Path | None, unlimited: Stage | None
+    ) -> None:
+        self._data, self._nodes, self._file, self._unlimited = data, nodes, file, unlimited
 
     def __call__(self, *, grows: bool) -> Mapping[str, Any]:
         """The parts over the copy, which is made where there is none.
@@ -281,17 +289,31 @@ class _Corpus:
                 "benchmark's files and run again, into another folder; to forget a user, delete the stream's "
                 "stage from the cache too"
             )
-        for stage in _used(self._nodes) if grows else ():
+        if grows and (fixed := self._fixed) is not None:
+            raise UserError(
+                f"stage {fixed} has vectors of the run's documents alone, so none can be added; "
+                "take other methods, or run again with the new documents"
+            )
+        if not self._place.is_file():
+            # All users, so that nobody who was forgotten comes back from the data.
+            source = self._data if self._unlimited is None or self._fixed else self._unlimited
+            with contextlib.suppress(UserError):  # another process was first
+                source.value.copy_to(self._place)
+        return self.parts
+
+    @cached_property
+    def _fixed(self) -> str | None:
+        """The stage that has vectors of the run's documents alone; None: there is none."""
+        for stage in _used(self._nodes):
             held = stage.value
             if isinstance(held, Ragged) or (isinstance(held, dict) and "documents" in held):
-                raise UserError(
-                    f"stage {stage.label} has vectors of the run's documents alone, so none can be added; "
-                    "take other methods, or run again with the new documents"
-                )
-        if not self._place.is_file():
-            with contextlib.suppress(UserError):  # another process was first
-                self._data.value.copy_to(self._place)
-        return self.parts
+                return stage.label
+        return None
+
+    @cached_property
+    def whole(self) -> Mapping[str, Any] | None:
+        """The parts over the documents of all users; None: the run has no limit, or cannot take them in."""
+        return None if self._unlimited is None or self._fixed else self._over(self._unlimited)
 
     @property
     def log(self) -> Path:
@@ -314,7 +336,10 @@ class _Corpus:
     @cached_property
     def parts(self) -> Mapping[str, Any]:
         """The parts over the copy. What was trained stays as it was."""
-        store, made = constant("corpus", Store(self._place)), {}
+        return self._over(constant("corpus", Store(self._place)))
+
+    def _over(self, store: Node) -> Mapping[str, Any]:
+        made: dict[int, Node] = {}
         return _Values(
             {name: substituted(node, self._data, store, made) for name, node in self._nodes.items()}
         )

@@ -21,7 +21,8 @@ import numpy as np
 from pbr_jax.base import terminal
 from pbr_jax.base.locks import locked
 from pbr_jax.base.types import Document, Example, UserError
-from pbr_jax.corpus.arguments import check_documents, check_filled
+from pbr_jax.corpus.arguments import Entry, check_documents, check_filled
+from pbr_jax.corpus.entries import Time
 from pbr_jax.corpus.store import Store
 from pbr_jax.llm import cache, reads
 from pbr_jax.options import Remarks
@@ -353,6 +354,12 @@ class Corpus(Protocol):
     @property
     def data(self) -> str: ...
 
+    @property
+    def whole(self) -> Mapping[str, Any] | None:
+        """The parts over the documents of all users of the data; None: there are no others, or no parts over
+        them."""
+        ...
+
     def __call__(self, *, grows: bool) -> Mapping[str, Any]: ...
 
 
@@ -373,12 +380,18 @@ class Living(abc.ABC):
     def rank(self, examples: Iterable[Example], users: Searched | None = None) -> list[Ranking]:
         """See `System`."""
 
-    def add(self, user: str, documents: Iterable[Document | str]) -> list[Document]:
+    def add(self, user: str, documents: Iterable[Entry], *, time: Time = None) -> list[Document]:
         """Adds documents to the history of a known or new user, and returns them.
 
-        The next question can use them. Trained models do not change. A text becomes a document whose id is
-        the hash of the text. A document with an id that the user already has replaces the older one. The
-        run's own store does not change: the first change copies it to `corpus/` in the run's folder.
+        The next question can use them. Trained models do not change. A document with an id that the user
+        already has replaces the older one. The run's own store does not change: the first change copies it to
+        `corpus/` in the run's folder.
+
+        Args:
+          documents: texts, `Document`s, records (`{"question": ..., "answer": ..., "time": ...}`) or the
+            messages of a chat (`{"role": ..., "content": ...}`), of which each exchange becomes a document.
+            The id of what has none is the hash of its content.
+          time: the date of those without one, as seconds since 1970, a text or a `datetime`.
 
         Raises UserError for an empty user, an entry without text, another user's document, or a method that
         does not support new documents.
@@ -387,11 +400,12 @@ class Living(abc.ABC):
             raise UserError('user is "", want a user\'s name; to show documents to all users use add_shared')
         check_filled(user, "user")
         name = self.store.named(user)
-        return self._add([replace(document, user_id=name) for document in check_documents(documents, user)])
+        found = check_documents(documents, user, time)
+        return self._add([replace(document, user_id=name) for document in found])
 
-    def add_shared(self, documents: Iterable[Document | str]) -> list[Document]:
+    def add_shared(self, documents: Iterable[Entry], *, time: Time = None) -> list[Document]:
         """Adds documents for all users, like `add`. A `Document` has user_id "" and shared True."""
-        return self._add(check_documents(documents, ""))
+        return self._add(check_documents(documents, "", time))
 
     def _add(self, new: list[Document]) -> list[Document]:
         if taken := [document.id for document in new if document.id.startswith(MADE)]:

@@ -139,8 +139,7 @@ def test_erasing_takes_answers_and_vectors_too(out: Path, tmp_path: Path):
     system.observe("ann", "i love CANARY", judge=ADD)
     system.forget("ann")
     assert not any(b"CANARY" in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
-    with pytest.raises(UserError, match="user 'ann' is not among"):
-        system.ask("ann", "what")
+    assert system.ask("ann", "what").note.startswith("the user is not known")
 
 
 def test_an_answer_that_was_under_way_when_its_text_was_erased_is_not_kept(
@@ -255,9 +254,6 @@ def test_bad_input_is_one_line(out: Path, tmp_path: Path, capsys: Any):
     with pytest.raises(UserError, match="half of a surrogate pair"):
         pbr_jax.open(out).observe("ann", "half \ud800")
     assert "user is '', want a text that is not blank" in one_line(capsys, *feedback[:3], "--user", "", "tea")
-    assert "user 'eve' is not among the 3 users" in one_line(
-        capsys, "ask", "--run", str(out), "--user", "eve", "x"
-    )
     assert "user 'eve' is not among" in one_line(capsys, *feedback[:3], "--user", "eve", "tea", "--dry")
     assert "store rollback was removed; store erase takes back" in one_line(
         capsys, "store", "rollback", "--run", str(out), "--to", "1"
