@@ -310,9 +310,13 @@ class _Corpus:
                 return stage.label
         return None
 
-    @cached_property
+    @property
     def whole(self) -> Mapping[str, Any] | None:
         """The parts over the documents of all users; None: the run has no limit, or cannot take them in."""
+        return self._whole
+
+    @cached_property
+    def _whole(self) -> Mapping[str, Any] | None:
         return None if self._unlimited is None or self._fixed else self._over(self._unlimited)
 
     @property

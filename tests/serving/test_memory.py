@@ -67,8 +67,10 @@ def test_other_forms_of_asking_give_the_same_answer(config: Config):
     assert "".join(system.ask_stream("ann", "about tea")) == reply.text
     assert len(list(system.ask_stream("ann", "about tea"))) > 3
 
-    async def both() -> list[Any]:
-        return await asyncio.gather(system.ask_async("ann", "about tea"), system.ask_async("bob", "violins"))
+    async def both() -> Any:
+        return list(
+            await asyncio.gather(system.ask_async("ann", "about tea"), system.ask_async("bob", "violins"))
+        )
 
     assert asyncio.run(both()) == [reply, system.ask("bob", "violins")]
 
@@ -131,6 +133,7 @@ def test_dates_are_those_of_the_entries_or_of_the_call(config: Config):
     (document,) = system.add("eve", [{"text": "then"}], time="2024-03-01")
     assert document.time == day.timestamp()
     assert document.until is not None
+    assert document.time is not None
     assert 0 < 86400 - (document.until - document.time) < 1
     (document,) = system.add("eve", [{"text": "then", "time": "2024-03-01T00:00:00Z"}], time="1999")
     assert (document.time, document.until) == (day.timestamp(), None)
