@@ -27,74 +27,8 @@ A run chooses such documents with one method, answers the questions of a benchma
 fields. Names are imported when they are first used, so `import pbr_jax` is fast.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from pbr_jax.api import check as check
-    from pbr_jax.api import import_table as import_table
-    from pbr_jax.api import report as report
-    from pbr_jax.api import run as run
-    from pbr_jax.base.types import Candidate as Candidate
-    from pbr_jax.base.types import Document as Document
-    from pbr_jax.base.types import Example as Example
-    from pbr_jax.base.types import Model as Model
-    from pbr_jax.base.types import UserError as UserError
-    from pbr_jax.config import Config as Config
-    from pbr_jax.experiment.learned_state import backward_transfer as backward_transfer
-    from pbr_jax.experiment.opening import ask as ask
-    from pbr_jax.experiment.opening import open as open
-    from pbr_jax.experiment.results import Comparison as Comparison
-    from pbr_jax.experiment.results import Results as Results
-    from pbr_jax.experiment.results import compare as compare
-    from pbr_jax.exporting.export import export as export
-    from pbr_jax.sweeps.launcher import sweep as sweep
-    from pbr_jax.system import System as System
+from pbr_jax.base import lazy
 
 __version__ = "0.1.0"
 
-_NAMES = {
-    "config": ("Config",),
-    "exporting.export": ("export",),
-    "experiment.results": ("Comparison", "Results", "compare"),
-    "api": ("check", "import_table", "report", "run"),
-    "experiment.learned_state": ("backward_transfer",),
-    "sweeps.launcher": ("sweep",),
-    "experiment.opening": ("ask", "open"),
-    "system": ("System",),
-    "base.types": ("Candidate", "Document", "Example", "Model", "UserError"),
-}
-
-__all__ = [  # `help` shows these
-    "Candidate",
-    "Comparison",
-    "Config",
-    "Document",
-    "Example",
-    "Model",
-    "Results",
-    "System",
-    "UserError",
-    "ask",
-    "backward_transfer",
-    "check",
-    "compare",
-    "export",
-    "import_table",
-    "open",
-    "report",
-    "run",
-    "sweep",
-]
-
-
-def __getattr__(name: str) -> Any:
-    module = next((module for module, names in _NAMES.items() if name in names), None)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = getattr(importlib.import_module(f"{__name__}.{module}"), name)
-    return globals()[name]
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__, __all__ = lazy.names(__name__, __file__)  # of the stub beside this file

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import pbr_jax
+from pbr_jax import index, losses, models, train
 from pbr_jax.base.tables import Table, number
 from pbr_jax.base.types import UserError
 from pbr_jax.cli import main as cli
@@ -297,11 +298,11 @@ def test_the_page_of_help_teaches_what_is_there():
 
 
 def test_every_public_name_is_listed_and_imports():
-    listed = [name for names in pbr_jax._NAMES.values() for name in names]
-    assert sorted(listed) == sorted(pbr_jax.__all__)
-    assert set(listed) <= set(dir(pbr_jax))
-    source = Path(str(pbr_jax.__file__)).read_text(encoding="utf-8")
-    typed = re.findall(r"import (\w+) as \1$", source, flags=re.MULTILINE)
-    assert sorted(typed) == sorted(pbr_jax.__all__)
-    for name in pbr_jax.__all__:
-        assert getattr(pbr_jax, name).__doc__
+    for package in (pbr_jax, index, losses, models, train):
+        stub = Path(str(package.__file__)).with_suffix(".pyi").read_text(encoding="utf-8")
+        assert sorted(re.findall(r"import (\w+) as \1$", stub, flags=re.MULTILINE)) == package.__all__
+        assert {*package.__all__} <= {*dir(package)}
+        for name in package.__all__:
+            assert getattr(package, name).__doc__, name
+        with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+            _ = package.nothing

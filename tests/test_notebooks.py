@@ -13,6 +13,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 # Sizes that a notebook assigns at its beginning, and smaller ones for this test. `make notebooks` runs all.
 SMALLER = {
     "04_cfrag": ("QUESTIONS, EPOCHS = 32, 3", "QUESTIONS, EPOCHS = 12, 1"),
+    "12_own_loop": ("STEPS, TUNING = 60, 8", "STEPS, TUNING = 8, 2"),
     "06_purple": ("TRAIN, DEV, EPOCHS = 48, 32, 12", "TRAIN, DEV, EPOCHS = 16, 12, 2"),
 }
 

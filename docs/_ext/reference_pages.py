@@ -24,9 +24,7 @@ TITLE = "<!-- written by docs/_ext/reference_pages.py when the site is built -->
 
 FROM_PAPERS = {
     "pbr_jax.data.views": "view",
-    "pbr_jax.stages.users": "mean",
     "pbr_jax.train.user_encoder": "train",
-    "pbr_jax.train.distillation": "distill, teacher_logits",
     "pbr_jax.index.density": "hdbscan, silhouette",
     "pbr_jax.text.prompts": "write",
     "pbr_jax.text.token_encoder": "max_sims",
@@ -46,9 +44,16 @@ USED = {
     "pbr_jax.stages.vectors": "encoder, documents, searched, shared",
     "pbr_jax.corpus.store.Store": "visible, documents, history, texts, examples, users, rows, times, owners, "
     "has_shared, copy_to, append",
-    "pbr_jax.graph": "constant, Value, Stage",
-    "pbr_jax.stages.feedback": "feedback, by_answers, by_likelihood, questions, least_range",
-    "pbr_jax.stages.trained": "load_saved, save_fitted",
+    "pbr_jax.graph": "constant, Value, Stage, Slot",
+    "pbr_jax.methods.select.by_score": "ByScore, Batch, by_score",
+    "pbr_jax.methods.select.behind": "Behind, ages",
+    "pbr_jax.stages.scores": "standardised",
+    "pbr_jax.stages.users": "users, mean",
+    "pbr_jax.stages.language_model": "frozen",
+    "pbr_jax.stages.rankings": "rankings, Questions, Rankings",
+    "pbr_jax.stages.feedback": "feedback, Feedbacks, by_answers, by_likelihood, questions, least_range",
+    "pbr_jax.stages.trained": "check_training, save_fitted, load_saved",
+    "pbr_jax.train.distillation": "Scorer, distill, teacher_logits",
     "pbr_jax.sweeps.sweep": "grid, zipped, product, seeds",
 }
 """Modules and a class that a method of one's own computes with: these members alone."""
@@ -103,11 +108,20 @@ API = {
                 "user_transformer",
                 "set_policy",
                 "lora",
+                "adapter_file",
+                "params_file",
+                "sharding",
                 "pretrained",
             )
         ],
     ),
     "losses": ("Losses", "", ["pbr_jax.losses"]),
+    "training": (
+        "Training",
+        "The loop that trains every part, and what it is made of ([an example]"
+        "(../../howto/training.md#a-training-of-your-own)).",
+        ["pbr_jax.train"],
+    ),
     "index": ("Indices", "Search among vectors.", ["pbr_jax.index"]),
     "papers": (
         "From the papers",

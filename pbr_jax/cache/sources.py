@@ -141,7 +141,9 @@ def _modules(base: str, name: str | None, importer: str) -> Iterator[str]:
     file = file_of(module)
     if file is None:
         return
-    exported = _parsed(module, True, _read_own(file))["exports"] if file.name == "__init__.py" else {}
+    stub = file.with_suffix(".pyi")  # of names that are imported when first used (`base.lazy`)
+    gathers = stub if stub.is_file() else file
+    exported = _parsed(module, True, _read_own(gathers))["exports"] if file.name == "__init__.py" else {}
     if module == base and name in exported:
         origin, one = exported[name]
         yield from _modules(origin, one, importer)

@@ -1,8 +1,8 @@
-"""States learned from a stream: exports one, and measures backward transfer to earlier questions."""
+"""What methods have learned: exports it, and measures backward transfer to earlier questions."""
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,10 +20,12 @@ from pbr_jax.eval.significance import Column, Difference, estimates
 from pbr_jax.experiment.evaluation import ranked_ids, told_of
 from pbr_jax.experiment.opening import plan_of
 from pbr_jax.experiment.plan import Plan
-from pbr_jax.graph import Stage
+from pbr_jax.graph import Node, Stage, Value
 from pbr_jax.graph.lists import unified
 from pbr_jax.options import Learner
 from pbr_jax.pipeline import Pipeline, Ranking
+from pbr_jax.stages import generator
+from pbr_jax.stages.trained import REPORT
 from pbr_jax.stream.stage import part
 from pbr_jax.system import System
 
@@ -31,35 +33,72 @@ EXPORT = "export.json"
 
 
 def write_state(folder: Path, run: str | Path, slot: str, blocks: int | None = None) -> None:
-    """Writes to a folder the state that the method in a slot has learned from a finished run's stream.
+    """Writes to a folder what the method in a slot has learned.
 
-    `blocks`: the state after this number of blocks; None: after all questions.
-    The folder gets the files of the state, and export.json with `slot`, `method`, its `options`, the
-    fingerprint of the `encoder` (None: it has no encoder), `benchmark` and `split` of the run, the `key` of
-    its stream, and `blocks`.
+    Of a method that learns from a stream it is the state after `blocks` blocks; None: after all questions. Of
+    any other training it is a folder for each part, such as `retriever`, with its parameters and
+    training.json. `slot` may be "generator".
+
+    export.json has `slot`, `method`, its `options`, the fingerprint of the `encoder` (None: it has no
+    encoder), `benchmark` and `split` of the run, the `key` of the stream or of each part, and `blocks`.
+
+    A part that has left the cache is trained now, and so is that of a run of folds.
 
     Raises UserError if the slot's method does not learn, or if the state after these blocks does not exist
     or was not kept.
     """
     plan = plan_of(Path(run))
-    stage, method = _stage(plan, run), getattr(plan.config, slot, None)
-    if not isinstance(method, Learner):
-        known = ", ".join(name for name in plan.last_slots if name != "store")
-        raise UserError(f"{run}: nothing learns in the slot {slot!r}; take one of {known}")
-    encoder = method.encoder(plan.run) if hasattr(method, "encoder") else None  # type: ignore[attr-defined]
+    method = getattr(plan.config, slot, None)
+    if blocks is not None and not isinstance(method, Learner):
+        raise UserError(f"{run}: what {slot} learns, it learns from all questions at once; leave --blocks out")
+    if isinstance(method, Learner):
+        key: Any = _stage(plan, run).key
+        parts = {".": (_last(plan) if blocks is None else _after(plan, blocks)) / slot}
+    else:
+        trained = _trained(plan, slot)
+        key = {stage.label: stage.key for stage in trained}
+        parts = {stage.label: stage.folder for stage in trained}
+    if not parts:
+        raise UserError(
+            f"{run}: nothing in the slot {slot!r} was trained, so it has no state; take another --slot, such "
+            "as retrieve, select, neighbours or generator, of a run that trained it"
+        )
+    for name, source in parts.items():
+        left_out = shutil.ignore_patterns("checkpoints", "stage.json", "rewards.jsonl")
+        shutil.copytree(source, folder / name, dirs_exist_ok=True, ignore=left_out)
+    encoder = getattr(method, "encoder", lambda run: None)(plan.run)
+    options = to_dict(plan.config)[slot]
     told = {
         "slot": slot,
-        "method": method.method,
-        "options": to_dict(plan.config)[slot],
+        "method": options["method"],
+        "options": options,
         "encoder": None if encoder is None else unified(encoder).value.fingerprint,
         "benchmark": plan.config.benchmark.name,
         "split": plan.config.benchmark.split,
-        "key": stage.key,
+        "key": key,
         "blocks": blocks,
     }
-    state = (_last(plan) if blocks is None else _after(plan, blocks)) / slot
-    shutil.copytree(state, folder, dirs_exist_ok=True)
     write_text(folder / EXPORT, json.dumps(told, indent=2) + "\n")
+
+
+def _trained(plan: Plan, slot: str) -> list[Stage]:
+    """The trainings that a slot reads, without those that these learned from."""
+    needs: Mapping[str, Node] = {}
+    if slot in Pipeline._fields:
+        needs = getattr(plan.config, slot).needs(plan.run)
+    elif slot == "generator" and plan.config.generator.is_tuned:
+        needs = {"weights": generator.weights(plan.run)}
+    last = unified(Value("learned", (), needs, dict))
+    _ = last.value
+    found: dict[str, Stage] = {}
+    waiting: list[Node] = [last]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, Stage) and (node.folder / REPORT).is_file():
+            found[node.key] = node
+        else:
+            waiting += node.needs.values()
+    return [*found.values()]
 
 
 class Transfer(NamedTuple):

@@ -1,7 +1,5 @@
 """Exact search, clusters and anchors, and the engines of large collections (`pbr_jax.index.engines`)."""
 
-from pbr_jax.index.base import Engine, Found, Matrix, Rows
-from pbr_jax.index.exact import ExactIndex
-from pbr_jax.index.top_k import nearest
+from pbr_jax.base import lazy
 
-__all__ = ["Engine", "ExactIndex", "Found", "Matrix", "Rows", "nearest"]
+__getattr__, __dir__, __all__ = lazy.names(__name__, __file__)

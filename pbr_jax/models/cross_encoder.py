@@ -65,6 +65,13 @@ def cross_encoder(config: CrossEncoderConfig) -> CrossEncoder:
 
     Parameters: `body` as in `bert`; `head`, `user` and `score` if the config has them. `apply` raises
     ValueError if the config lacks `user_width`, and `relevance` if it lacks `head`.
+
+    >>> sizes = {"vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    >>> body = bert.BertConfig(**sizes, intermediate_size=8, max_position_embeddings=4)
+    >>> model = cross_encoder(CrossEncoderConfig(body=body, user_width=0))
+    >>> params, pairs = model.init(jax.random.key(0)), jnp.ones((2, 4), int)
+    >>> model.apply(params, pairs, None, mask=pairs > 0).shape
+    (2,)
     """
     body, head, user, score = parts = _parts(config)
 

@@ -59,6 +59,13 @@ def dual_encoder(config: DualEncoderConfig) -> Model:
     - rows: Int [b], numbers of the texts (queries or documents), for dropout; None: 0, 1, ...
 
     Parameters: `tower`, for queries and documents, as in `bert`; `user` if there are users.
+
+    >>> sizes = {"vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    >>> tower = bert.BertConfig(**sizes, intermediate_size=8, max_position_embeddings=4)
+    >>> model = dual_encoder(DualEncoderConfig(tower=tower))
+    >>> texts = Tokens(jnp.ones((2, 4), int), jnp.ones((2, 4), bool))
+    >>> model.apply(model.init(jax.random.key(0)), queries=texts).queries.shape
+    (2, 8)
     """
     tower = bert.bert(config.tower)
     users_map = layers.mlp(config.user_width or 0, (config.tower.hidden_size,) * config.user_layers)

@@ -33,6 +33,10 @@ def init(key: Array, params: Params, targets: Collection[str], rank: int) -> Par
       rank: r.
 
     Raises UserError for a name that the model does not have.
+
+    >>> adapter = init(jax.random.key(0), {"query": {"kernel": jnp.ones((4, 6))}}, ["query"], rank=2)
+    >>> {name: leaf.shape for name, leaf in adapter["query"].items()}
+    {'a': (2, 6), 'b': (4, 2)}
     """
     kernels: dict[str, tuple[int, ...]] = {
         path: leaf.shape for path, leaf in flatten(params).items() if path.endswith("/kernel")

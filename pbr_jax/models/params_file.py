@@ -19,7 +19,14 @@ def save_params(params: Params, path: Path) -> None:
 
 
 def load_params(path: Path) -> Params:
-    """What `save_params` wrote, on the default device. Raises UserError: the file is absent or damaged."""
+    """What `save_params` wrote, on the default device. Raises UserError: the file is absent or damaged.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "own.safetensors"
+    >>> save_params({"head": {"kernel": jnp.ones((2, 3))}}, file)
+    >>> load_params(file)["head"]["kernel"].shape
+    (2, 3)
+    """
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 

@@ -78,6 +78,12 @@ def set_policy(config: SetPolicyConfig) -> Model:
 
     float16 token states are converted to float32. The model is equivariant: reordering the records reorders
     the logits in the same way. `log_scores` converts logits to the paper's f_θ.
+
+    >>> model = set_policy(SetPolicyConfig(width=8, num_layers=1, num_heads=2))
+    >>> records, mask = jnp.ones((2, 5, 4, 8)), jnp.ones((2, 5, 4), bool)  # 5 records of 4 tokens
+    >>> masks = {"query_mask": mask[:, 0], "token_mask": mask, "record_mask": mask[..., 0]}
+    >>> model.apply(model.init(jax.random.key(0)), records[:, 0], records, **masks).shape
+    (2, 5)
     """
     module = _SetPolicy(config)
 

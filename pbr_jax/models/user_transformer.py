@@ -47,6 +47,12 @@ def user_transformer(config: UserTransformerConfig) -> Model:
 
     Raises:
       ValueError: a history does not have the config's width, or is longer than `max_documents`.
+
+    >>> import jax
+    >>> model = user_transformer(UserTransformerConfig(width=8))
+    >>> params = model.init(jax.random.key(0))
+    >>> model.apply(params, jnp.ones((2, 3, 8)), jnp.ones((2, 3), bool)).shape
+    (2, 8)
     """
     module = _UserTransformer(config)
 

@@ -18,11 +18,16 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
+from pbr_jax.base.file_hashes import file_hash
 from pbr_jax.base.types import UserError
 
 IDLE = {"idle": True}
 """Metadata of fields that are not part of any key. Such a field never changes a result. It changes only how
 the result is computed, or gives the path of something that the key identifies by its content."""
+
+
+FILE = {"file": True}
+"""Metadata of a field that names a file, which keys know by its content."""
 
 
 def added(before: Any) -> dict[str, Any]:
@@ -190,7 +195,7 @@ def key_of(options: Any) -> Any:
     """
     if dataclasses.is_dataclass(options) and not isinstance(options, type):
         values = {
-            item.name: key_of(getattr(options, item.name))
+            item.name: _file_hash(options, item) if "file" in item.metadata else key_of(getattr(options, item.name))
             for item in dataclasses.fields(options)
             if not item.metadata.get("idle")
             and not ("added" in item.metadata and getattr(options, item.name) == item.metadata["added"])
@@ -201,6 +206,14 @@ def key_of(options: Any) -> Any:
     if isinstance(options, list | tuple):
         return [key_of(value) for value in options]
     return options
+
+
+def _file_hash(options: Any, item: dataclasses.Field[Any]) -> str:
+    """The hash of the file that a field names. Raises UserError if there is none."""
+    path = Path(getattr(options, item.name))
+    if not path.is_file():
+        raise UserError(f"{options.named(item.name)} is {path}, and there is no such file; give one, or leave it out")
+    return file_hash(path)
 
 
 def default_of(item: dataclasses.Field[Any]) -> Any:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from pbr_jax.base.types import UserError
-from pbr_jax.options.base import IDLE, Options, TrainingSplit, added
+from pbr_jax.options.base import FILE, IDLE, Options, TrainingSplit, added
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +56,9 @@ class Training(Options):
     checkpoint_every: int | None = field(default=None, metadata=IDLE)
     devices: int | None = None  # number of devices over which a batch is divided. None: all
     optimizer: Optimizer = field(default_factory=Optimizer)  # how gradients update parameters
+    # file of parameters to start from, such as params.safetensors of `pbr-jax export --format state`. With
+    # epochs 0 they are used as they are. Retriever, reranker, PURPLE and user encoder
+    start: str = field(default="", metadata={**added(""), **FILE})
 
     def check(self) -> None:
         for name in ("batch_size", "accumulate", "evaluate_every", "patience", "checkpoint_every"):
@@ -63,6 +66,11 @@ class Training(Options):
         self.at_least("epochs", 0)
         self.at_least("devices", 1)
         self.between("selection", 0, 0.9)
+
+    def check_no_start(self, who: str, instead: str) -> None:
+        """Raises UserError if the training should start from a file, which `who` cannot."""
+        if self.start:
+            raise UserError(f"{who}.start is {self.start}, which this training does not read; {instead}")
 
     def check_no_values(self, who: str) -> None:
         """Raises UserError if values of candidates should choose the step, but `who` has none."""
@@ -289,6 +297,7 @@ class TunedGenerator(Options):
         self.at_least("per_question", 1)
         self.between("dropout", 0, 0.9)
         self.training.check_no_values("generator.training")
+        self.training.check_no_start("generator.training", "set llm.adapter to an exported folder")
         if not self.alpha > 0:
             raise UserError(f"generator.alpha is {self.alpha}, want a positive number")
         if not self.targets:

@@ -60,6 +60,7 @@ class Run(NamedTuple):
 
 
 _N = TypeVar("_N", bound=Callable[..., Any])
+_BEGUN: Any = object()  # stands for a node that is being chosen
 
 
 def once(choose: _N) -> _N:
@@ -73,8 +74,18 @@ def once(choose: _N) -> _N:
         run = next(one for one in arguments if isinstance(one, Run))
         told = tuple(one for one in arguments if one is not run)
         key = (choose, told, tuple(sorted(named.items(), key=lambda pair: pair[0])), run.config, run.data)
+        if key in run.nodes and run.nodes[key] is _BEGUN:
+            raise UserError(
+                f"{choose.__name__} needs itself, as where a method passes itself as select; pass another "
+                "method, such as TopK()"
+            )
         if key not in run.nodes:
-            run.nodes[key] = choose(*arguments, **named)
+            run.nodes[key] = _BEGUN
+            try:
+                run.nodes[key] = choose(*arguments, **named)
+            finally:
+                if run.nodes[key] is _BEGUN:
+                    del run.nodes[key]
         return run.nodes[key]
 
     return chosen  # type: ignore[return-value]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pbr_jax.train.loop import Fitted
 
 _PARAMS = "params.safetensors"
-_REPORT = "training.json"
+REPORT = "training.json"
 
 
 def save_fitted(fitted: "Fitted", folder: Path, name: str) -> None:
@@ -44,7 +44,7 @@ def _tell(fitted: "Fitted", folder: Path, name: str) -> None:
 
 def save_report(folder: Path, name: str, report: Mapping[str, Any], notes: Sequence[str]) -> None:
     """What a training has to tell; `reports` finds it. Notes go to the log and to stderr at once."""
-    write_text(folder / _REPORT, json.dumps({**report, "notes": list(notes)}))
+    write_text(folder / REPORT, json.dumps({**report, "notes": list(notes)}))
     for note in notes:
         tell(name, note)
 
@@ -67,7 +67,7 @@ def reports(last: Node) -> dict[str, dict[str, Any]]:
     """
     found = {}
     for label, stage in stages(last).items():
-        file = stage.folder / _REPORT
+        file = stage.folder / REPORT
         if not stage.is_made or not file.is_file():
             continue
         found[label] = load_report(stage.folder)
@@ -78,7 +78,7 @@ def reports(last: Node) -> dict[str, dict[str, Any]]:
 
 def load_report(folder: Path) -> dict[str, Any]:
     """What `save_fitted` wrote of the training."""
-    return json.loads((folder / _REPORT).read_text(encoding="utf-8"))
+    return json.loads((folder / REPORT).read_text(encoding="utf-8"))
 
 
 def load_saved(folder: Path) -> Params:

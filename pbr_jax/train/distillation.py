@@ -22,7 +22,7 @@ from pbr_jax.losses.reduction import masked_log_softmax, masked_mean
 from pbr_jax.models.layers import places, row_keys
 from pbr_jax.options import Distillation, Training
 from pbr_jax.text.padding import padded
-from pbr_jax.train.loop import Fitted, TrainingTask, fit
+from pbr_jax.train.loop import Fitted, TrainingTask, fit, started
 from pbr_jax.train.selection import FEWEST, correlation, divided, rank_correlation, warnings, who_chose
 from pbr_jax.train.sharding import Batch
 
@@ -69,6 +69,7 @@ def distill(
 
     Raises UserError if no question has two candidates, or if numbers are not finite.
     """
+    scorer = scorer._replace(params=started(scorer.params, config))
     learned, held, informative = divided(feedback, user_ids, share=config.selection, least=least, seed=seed)
     if not len(learned):
         raise UserError(

@@ -14,6 +14,8 @@ from jax.sharding import Mesh
 
 from pbr_jax.base import terminal
 from pbr_jax.base.types import Params, UserError
+from pbr_jax.models.params_file import load_params
+from pbr_jax.models.rules import flatten
 from pbr_jax.models.sharding import Rules
 from pbr_jax.options import Training
 from pbr_jax.train import sharding, steps
@@ -84,6 +86,26 @@ class _Progress:
     worse: int = 0  # evaluations since then
 
 
+def started(params: Callable[[], Params], config: Training) -> Callable[[], Params]:
+    """The function that gives the parameters a training starts from: `params`, or it reads `config.start`.
+
+    It raises UserError if the file cannot be read, or if it holds other parameters than those of `params`.
+    """
+
+    def read() -> Params:
+        file = Path(config.start)
+        found, wanted = ({k: np.shape(v) for k, v in flatten(p).items()} for p in (load_params(file), params()))
+        for name in sorted({*found, *wanted}):
+            if found.get(name) != wanted.get(name):
+                raise UserError(
+                    f"{file}: {name} has the shape {found.get(name)}, want {wanted.get(name)}; take a file "
+                    "of the same method with the same sizes and encoder"
+                )
+        return load_params(file)
+
+    return read if config.start else params
+
+
 def fit(task: TrainingTask, config: Training, folder: Path, *, seed: int) -> Fitted:
     """Trains and returns the best parameters.
 
@@ -93,6 +115,7 @@ def fit(task: TrainingTask, config: Training, folder: Path, *, seed: int) -> Fit
     """
     if not task.examples:
         raise UserError("there is no example to train on; want at least one")
+    task = task._replace(params=started(task.params, config))
     groups = None if task.groups is None else _groups(task.groups, config)
     mesh = task.mesh or sharding.data_mesh(config.devices)
     division = steps.division(config.batch_size, config.accumulate, mesh, few=bool(task.frozen))

@@ -218,7 +218,7 @@ def test_what_has_no_rankings_or_no_relevant_documents(
     assert not [path for path in tmp_path.iterdir() if path.name.startswith((".b", "b"))]
     for words, error in (
         ([], "a state is of one method; add --slot"),
-        (["--slot", "retrieve"], "none of its methods learns from a stream"),
+        (["--slot", "retrieve"], "nothing in the slot 'retrieve' was trained"),
     ):
         assert main(["export", str(unknown), "--format", "state", "--out", str(tmp_path / "b"), *words]) == 2
         assert error in capsys.readouterr().err

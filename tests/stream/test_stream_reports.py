@@ -220,7 +220,7 @@ def test_an_export_has_the_files_of_the_last_state(
     assert "state is there already; choose another --out" in capsys.readouterr().err
     assert (out / "counts.json").stat().st_mtime_ns == before
     assert main([*words[:5], "select", "--out", str(tmp_path / "b")]) == 2
-    assert "nothing learns in the slot 'select'; take one of retrieve" in capsys.readouterr().err
+    assert "nothing in the slot 'select' was trained" in capsys.readouterr().err
     run("bm25", "frozen")
     assert main(["export", str(tmp_path / "frozen"), *words[2:-1], str(tmp_path / "b")]) == 2
     assert "none of its methods learns from a stream" in capsys.readouterr().err

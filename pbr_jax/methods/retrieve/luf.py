@@ -79,6 +79,7 @@ class Luf(Learner, Searching):
             )
         self.at_least("replay", 0)
         self.update.check_no_values("retrieve.update")
+        self.update.check_no_start("retrieve.update", "take retrieve.method adapted with retrieve.state")
         if self.update.accumulate != 1:
             raise UserError(
                 f"retrieve.update.accumulate is {self.update.accumulate or 'none'}, and LUF's loss "

@@ -39,7 +39,7 @@ from pbr_jax.stages.feedback import RewardFn
 from pbr_jax.stages.run import line
 from pbr_jax.train import steps
 from pbr_jax.train.batches import Rows
-from pbr_jax.train.loop import Fitted, TrainingTask, fit
+from pbr_jax.train.loop import Fitted, TrainingTask, fit, started
 from pbr_jax.train.selection import FEWEST, by_users, correlation, rank_correlation, warnings, who_chose
 from pbr_jax.train.sharding import Batch
 
@@ -109,7 +109,7 @@ def train(
             return _agreement(reward, dict(_scored(policy, score, params, held, sizes)))
         return float(reward(_chosen(policy, score, params, held, sizes, k)).mean())
 
-    start = jax.jit(policy.model.init)(jax.random.key(seed))
+    start = started(lambda: jax.jit(policy.model.init)(jax.random.key(seed)), options.training)()
     task = TrainingTask(
         lambda: start,
         _loss(policy.model, options),
@@ -183,8 +183,8 @@ def _scored(
     if policy.lengths is not None:
         questions = questions[np.argsort(policy.lengths[questions], kind="stable")]
     batches = (questions[begin : begin + _BATCH] for begin in range(0, len(questions), _BATCH))
-    started = ((some, score(params, policy.arrays(np.resize(some, _BATCH)), None)) for some in batches)
-    for some, logits in fetched(started):
+    begun = ((some, score(params, policy.arrays(np.resize(some, _BATCH)), None)) for some in batches)
+    for some, logits in fetched(begun):
         for question, row in zip(some.tolist(), logits):
             yield question, row[: sizes[question]]
 

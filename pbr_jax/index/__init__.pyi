@@ -1,0 +1,16 @@
+from .base import Engine as Engine
+from .base import Found as Found
+from .base import Matrix as Matrix
+from .base import Rows as Rows
+from .clusters import k_means as k_means
+from .clusters import nearest_centre as nearest_centre
+from .density import centroids as centroids
+from .density import hdbscan as hdbscan
+from .density import silhouette as silhouette
+from .exact import ExactIndex as ExactIndex
+from .page_rank import Graph as Graph
+from .page_rank import anchor as anchor
+from .page_rank import anchors as anchors
+from .page_rank import neighbour_graph as neighbour_graph
+from .top_k import nearest as nearest
+from .top_k import top_positions as top_positions

@@ -1,0 +1,77 @@
+"""Parameters of trained slots leave a run and come back: the run that starts from them ranks alike."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pbr_jax
+from pbr_jax import models, train
+from pbr_jax.base.types import UserError
+from pbr_jax.cli.main import main
+from pbr_jax.config import Training
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from test_trained_runs import config, tweets  # noqa: E402, F401
+
+pytestmark = pytest.mark.usefixtures("fresh_cache")
+
+
+def ranked(results: pbr_jax.Results) -> list[list[tuple[str, float]]]:
+    return [[(d["id"], d["score"]) for d in record["documents"]] for record in results.records()]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("cfrag", {"retrieve": "retriever", "select": "reranker", "neighbours": "user_encoder"}),
+        ("purple", {"select": "purple"}),
+    ],
+)
+def test_a_run_that_starts_from_exported_parameters_ranks_as_the_one_that_trained_them(
+    name: str, parts: dict[str, str], tiny_models, tweets: Path, tmp_path: Path
+):
+    small = {"select.num_layers": 1, "select.num_heads": 2, "select.query_tokens": 16}
+    fields = {"generate.method": "none", **(small if name == "purple" else {})}
+    trained = config(name, tiny_models, tweets, **fields)
+    first = pbr_jax.run(trained, tmp_path / "first")
+    fields = {}
+    for slot, part in parts.items():
+        out = tmp_path / f"of_{slot}"
+        assert main(["export", str(first.path), "--format", "state", "--slot", slot, "--out", str(out)]) == 0
+        told = json.loads((out / "export.json").read_text())
+        assert {part} <= {*told["key"]}
+        assert told["slot"] == slot
+        section = "user_encoder" if part == "user_encoder" else slot
+        fields[f"{section}.training.start"] = str(out / part / "params.safetensors")
+        fields[f"{section}.training.epochs"] = 0
+    again = pbr_jax.run(trained, tmp_path / "again", overrides=fields)
+    assert ranked(again) == ranked(first)
+    untrained = {field: 0 for field in fields if field.endswith("epochs")}
+    assert ranked(pbr_jax.run(trained, tmp_path / "untrained", overrides=untrained)) != ranked(first)
+
+
+def test_other_parameters_and_no_file_are_one_line(tmp_path: Path):
+    file = tmp_path / "own.safetensors"
+    models.save_params({"head": np.ones((2, 3), np.float32)}, file)
+    wanted = {"head": np.ones((2, 4), np.float32)}
+    read = train.started(lambda: wanted, Training(start=str(file)))
+    with pytest.raises(UserError, match=r"head has the shape \(2, 3\), want \(2, 4\); take a file of the same"):
+        read()
+    assert train.started(lambda: wanted, Training())() is wanted
+    assert train.started(lambda: {"head": np.zeros((2, 3))}, Training(start=str(file)))()["head"].sum() == 6
+
+
+def test_the_content_of_a_start_counts_in_keys_and_its_path_does_not(tmp_path: Path):
+    from pbr_jax.options import key_of
+
+    for name, value in (("a", 1), ("b", 1), ("c", 2)):
+        models.save_params({"head": np.full(2, value, np.float32)}, tmp_path / name)
+    a, b, c = (key_of(Training(start=str(tmp_path / name))) for name in "abc")
+    assert a == b != c
+    assert "start" not in key_of(Training())
+    with pytest.raises(UserError, match="start is nowhere, and there is no such file"):
+        key_of(Training(start="nowhere"))
