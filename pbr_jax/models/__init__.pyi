@@ -1,3 +1,4 @@
+from ..base.types import Model as Model
 from . import adapter_file as adapter_file
 from . import bert as bert
 from . import causal_lm as causal_lm
@@ -8,7 +9,6 @@ from . import lora as lora
 from . import set_policy as set_policy
 from . import t5 as t5
 from . import user_transformer as user_transformer
-from ..base.types import Model as Model
 from .bert import BertConfig as BertConfig
 from .bert import pool as pool
 from .bert import unit_length as unit_length

@@ -94,7 +94,9 @@ def started(params: Callable[[], Params], config: Training) -> Callable[[], Para
 
     def read() -> Params:
         file = Path(config.start)
-        found, wanted = ({k: np.shape(v) for k, v in flatten(p).items()} for p in (load_params(file), params()))
+        found, wanted = (
+            {k: np.shape(v) for k, v in flatten(p).items()} for p in (load_params(file), params())
+        )
         for name in sorted({*found, *wanted}):
             if found.get(name) != wanted.get(name):
                 raise UserError(
