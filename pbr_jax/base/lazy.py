@@ -1,4 +1,4 @@
-"""The public names of a package, listed in the stub beside its `__init__.py`; each is imported when first used.
+"""The public names of a package, from the stub beside its `__init__.py`; each is imported when first used.
 
 Type checkers and readers of code see the stub's imports. The stub is the only list of the names.
 """

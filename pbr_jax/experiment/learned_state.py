@@ -50,7 +50,7 @@ def write_state(folder: Path, run: str | Path, slot: str, blocks: int | None = N
     plan = plan_of(Path(run))
     method = getattr(plan.config, slot, None)
     if blocks is not None and not isinstance(method, Learner):
-        raise UserError(f"{run}: what {slot} learns, it learns from all questions at once; leave --blocks out")
+        raise UserError(f"{run}: {slot} is learned from all questions at once; leave --blocks out")
     if isinstance(method, Learner):
         key: Any = _stage(plan, run).key
         parts = {".": (_last(plan) if blocks is None else _after(plan, blocks)) / slot}

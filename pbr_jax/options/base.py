@@ -195,9 +195,7 @@ def key_of(options: Any) -> Any:
     """
     if dataclasses.is_dataclass(options) and not isinstance(options, type):
         values = {
-            item.name: _file_hash(options, item)
-            if "file" in item.metadata
-            else key_of(getattr(options, item.name))
+            item.name: (_file_hash if "file" in item.metadata else key_of)(getattr(options, item.name))
             for item in dataclasses.fields(options)
             if not item.metadata.get("idle")
             and not ("added" in item.metadata and getattr(options, item.name) == item.metadata["added"])
@@ -210,14 +208,10 @@ def key_of(options: Any) -> Any:
     return options
 
 
-def _file_hash(options: Any, item: dataclasses.Field[Any]) -> str:
-    """The hash of the file that a field names. Raises UserError if there is none."""
-    path = Path(getattr(options, item.name))
-    if not path.is_file():
-        raise UserError(
-            f"{options.named(item.name)} is {path}, and there is no such file; give one, or leave it out"
-        )
-    return file_hash(path)
+def _file_hash(file: str) -> str:
+    if not Path(file).is_file():
+        raise UserError(f"an option names {file}, and there is no such file; give another, or leave it out")
+    return file_hash(Path(file))
 
 
 def default_of(item: dataclasses.Field[Any]) -> Any:

@@ -93,17 +93,15 @@ def started(params: Callable[[], Params], config: Training) -> Callable[[], Para
     """
 
     def read() -> Params:
-        file = Path(config.start)
-        found, wanted = (
-            {k: np.shape(v) for k, v in flatten(p).items()} for p in (load_params(file), params())
-        )
+        loaded = load_params(Path(config.start))
+        found, wanted = ({n: np.shape(x) for n, x in flatten(own).items()} for own in (loaded, params()))
         for name in sorted({*found, *wanted}):
             if found.get(name) != wanted.get(name):
                 raise UserError(
-                    f"{file}: {name} has the shape {found.get(name)}, want {wanted.get(name)}; take a file "
-                    "of the same method with the same sizes and encoder"
+                    f"{config.start}: {name} has the shape {found.get(name)}, want {wanted.get(name)}; take "
+                    "a file of the same method with the same sizes and encoder"
                 )
-        return load_params(file)
+        return loaded
 
     return read if config.start else params
 
