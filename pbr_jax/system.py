@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pbr_jax.base.gathering import Gathered
-from pbr_jax.base.types import Candidate, Document, Example, UserError
+from pbr_jax.base.types import NO_ROW, Candidate, Document, Example, UserError
 from pbr_jax.corpus.arguments import check_examples, check_filled
 from pbr_jax.corpus.schema import FORGOTTEN
 from pbr_jax.corpus.store import Store
@@ -338,7 +338,7 @@ class System(Living):
             searched = ([neighbour.user_id for neighbour in of_example] for of_example in users)
             with self._noted(examples, searched), self.store.reading():
                 rankings = rank(self.pipeline, examples, self._collaboration or "none", users)
-                self._check_rows(rankings)
+                self._check_rows(examples, rankings)
         for example, ranking in zip(examples, rankings, strict=True):
             scores = [float(candidate.score) for candidate in ranking]
             if not np.isfinite(scores).all():
@@ -463,20 +463,36 @@ class System(Living):
         """The gate before prompts. Some of them show what stands in a candidate's row."""
         if self._collaboration is not None:
             refuse_foreign(examples, rankings, self._collaboration)
-            self._check_rows(rankings)
+            self._check_rows(examples, rankings)
 
-    def _check_rows(self, rankings: Sequence[Ranking]) -> None:
-        """Raises RuntimeError if a candidate's row in the store holds another document."""
+    def _check_rows(self, examples: Examples, rankings: Sequence[Ranking]) -> None:
+        """Raises RuntimeError if a candidate's row in the store holds another document, or if a source of a
+        candidate with a text of its own is no document that the question may see of the text's owner."""
+        for example, ranking in zip(examples, rankings, strict=True):
+            self._check_sources(example, [c for c in ranking if c.row == NO_ROW])
         candidates = [candidate for ranking in rankings for candidate in ranking]
         rows = self.store.rows
         given = sorted({c.row for c in candidates if 0 <= c.row < rows})
         there = dict(zip(given, self.store.documents(given), strict=True))
         for candidate in candidates:
             document, at = candidate.document, there.get(candidate.row)
-            if at != document:
+            if at != document and candidate.row != NO_ROW:
                 raise RuntimeError(
                     f"document {document.id} of user {document.user_id} is given as row {candidate.row}, "
                     "where another stands; a candidate's row must be its own, and nothing was written"
+                )
+
+    def _check_sources(self, example: Example, own: Sequence[Candidate]) -> None:
+        for user in {candidate.document.user_id for candidate in own}:
+            seen = {document.whole for document in self.store.documents(self.store.visible(example, user))}
+            for candidate in own:
+                if candidate.document.user_id != user or (candidate.sources and seen >= {*candidate.sources}):
+                    continue
+                foreign = sorted({*candidate.sources} - seen)
+                raise RuntimeError(
+                    f"example {example.id}: the text {candidate.document.id} of user {user} has the sources "
+                    f"{foreign or 'none'}, want documents of this user that the question may see; nothing "
+                    "was written"
                 )
 
 

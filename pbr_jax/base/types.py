@@ -101,13 +101,21 @@ class Candidate:
 
     `row` is the row number of the document in the store and in the embedding matrix. If the score combines
     several parts, `scores` contains the original score of each part by name. Otherwise it is empty.
+
+    A text that is no document of the store, such as a summary or the memory of another program, has the row
+    `NO_ROW`. Its document's `user_id` owns it, and `sources` are the ids of that user's documents from which
+    it was made. Candidates with a row have no `sources`.
     """
 
     document: Document
     score: float
     row: int
     scores: Mapping[str, float] = field(default_factory=lambda: _NO_PARTS)
+    sources: tuple[str, ...] = ()
 
+
+NO_ROW = int(np.iinfo(np.int64).max)
+"""The row of a candidate with a text of its own. It is out of the bounds of any array over documents."""
 
 _NO_PARTS: Mapping[str, float] = MappingProxyType({})  # one for all: rankings hold many candidates
 

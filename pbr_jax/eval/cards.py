@@ -31,7 +31,7 @@ class Shown:
 
     `scores`: of the parts that the score is made of. `span`: of a passage, its characters in the document.
     `in_prompt`: whether it stood in the prompt; the others were ranked only. `relevant`: the data say that it
-    holds an answer.
+    holds an answer, or that one of its `sources` does, from which a text of its own was made.
     """
 
     id: str
@@ -43,6 +43,12 @@ class Shown:
     time: float | None = None
     in_prompt: bool = True
     relevant: bool = False
+    sources: tuple[str, ...] = ()
+
+    @property
+    def documents(self) -> tuple[str, ...]:
+        """The ids of the documents for which it counts."""
+        return self.sources or (self.id,)
 
 
 @dataclass(frozen=True)
@@ -181,7 +187,8 @@ def _card(id: str, value: Mapping[str, Any], seen: Mapping[str, Any]) -> Card:
             text=str(text.get("text", "")),
             time=text.get("time"),
             in_prompt=place < (value.get("prompt_documents") or 0),
-            relevant=(document["id"], document.get("user_id")) in own,
+            relevant=any((id, document.get("user_id")) in own for id in _documents(document)),
+            sources=tuple(map(str, document.get("sources", ()))),
         )
         for place, (document, text) in enumerate(
             zip_longest(value.get("documents") or (), texts, fillvalue={})
@@ -205,6 +212,10 @@ def _card(id: str, value: Mapping[str, Any], seen: Mapping[str, Any]) -> Card:
         relevant=relevant,
         messages=tuple(seen.get("prompt") or ()),
     )
+
+
+def _documents(told: Mapping[str, Any]) -> list[str]:
+    return told.get("sources") or [told["id"]]
 
 
 DOCUMENTS = 5
@@ -268,7 +279,7 @@ def _run(card: Card, most: int) -> Iterator[Paragraph]:
         yield from _document(rank, one, card, none_shown=not shown)
     if len(card.documents) > most:
         yield Paragraph(f"and {len(card.documents) - most} more", 4, "dim")
-    ranked = {one.id for one in card.documents if one.relevant}
+    ranked = {id for one in card.documents if one.relevant for id in one.documents}
     if missed := [" or ".join(group[:3]) for group in card.relevant if not ranked & set(group)]:
         yield Paragraph(f"relevant, and not ranked: {'; '.join(missed[:most])}", 4, "red")
 
@@ -279,7 +290,8 @@ def _document(rank: int, one: Shown, card: Card, *, none_shown: bool) -> Iterato
     score = f"score {number(one.score)}" + f" ({parts})" * bool(parts)
     told = _joined(
         f"{rank}. {one.id}", score, owner, _date(one.time),
-        "characters {} to {}".format(*one.span) if one.span else "", "relevant" if one.relevant else "",
+        "characters {} to {}".format(*one.span) if one.span else "",
+        "from " + ", ".join(one.sources) if one.sources else "", "relevant" if one.relevant else "",
         "" if one.in_prompt or none_shown else "not in the prompt",
     )  # fmt: skip
     yield Paragraph(told, 4, "green" if one.relevant else "")

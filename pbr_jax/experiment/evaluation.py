@@ -2,12 +2,12 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from pbr_jax.base.types import Candidate, Example
+from pbr_jax.base.types import NO_ROW, Candidate, Example
 from pbr_jax.corpus.store import Store
 from pbr_jax.eval.answer_recall import Finder, accepted, body
 from pbr_jax.eval.evaluate import (
@@ -245,7 +245,7 @@ def _records(
             lost["unanswered"] += 1
         answered = made.answers is not None and not task.labels and task.kind != "choice"
         if ranks is not None:
-            ranks.append(finder.rank(accepted(example), ((c.row, body(c.document)) for c in ranking)))
+            ranks.append(finder.rank(accepted(example), map(_passage, ranking)))
         yield {
             "id": example.id,
             "user_id": example.user_id,
@@ -264,6 +264,12 @@ def _records(
             **({"unanswered": seen["unanswered"]} if "unanswered" in seen else {}),
             **(_copied(example, prediction, ranking[: seen["documents"]]) if answered else {}),
         }
+
+
+def _passage(candidate: Candidate) -> tuple[Hashable, str]:
+    """What names a candidate's text, and the text."""
+    text = body(candidate.document)
+    return (text if candidate.row == NO_ROW else candidate.row), text
 
 
 def _copied(example: Example, answer: str, shown: Sequence[Candidate]) -> dict[str, Any]:
@@ -288,18 +294,25 @@ def _probable(task: Task, probabilities: Mapping[str, float] | None) -> dict[str
 def told_of(candidate: Candidate) -> dict[str, Any]:
     """A candidate in predictions.jsonl; `scores` are those of the parts of its score, where it has some.
 
-    Of a passage `id` is its document's, and `span` where it stands in that one's text.
+    Of a passage `id` is its document's, and `span` where it stands in that one's text. `sources`: the
+    documents from which a text of its own was made.
     """
     document = candidate.document
     told: dict[str, Any] = {"id": document.whole, "user_id": document.user_id, "score": candidate.score}
     told |= {"span": list(document.span)} if document.part_of else {}
+    told |= {"sources": list(candidate.sources)} if candidate.sources else {}
     return told | ({"scores": dict(candidate.scores)} if candidate.scores else {})
 
 
 def ranked_ids(documents: Iterable[Mapping[str, Any]], user: str) -> list[str]:
     """The ids (`known_id`) of the documents ranked for a user, each once, however many of its passages stand
-    there."""
-    return [*dict.fromkeys(known_id(told, user) for told in documents)]
+    there. A text of its own stands for its sources, in their order."""
+    return [*dict.fromkeys(known_id(one, user) for told in documents for one in by_source(told))]
+
+
+def by_source(told: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The documents for which a ranked one counts: those from which its text was made, or itself."""
+    return [{**told, "id": source} for source in told.get("sources", ())] or [told]
 
 
 def known_id(told: Mapping[str, Any], user: str) -> str:

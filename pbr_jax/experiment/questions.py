@@ -12,7 +12,7 @@ import numpy as np
 
 from pbr_jax.base import terminal
 from pbr_jax.base.terminal import visible
-from pbr_jax.base.types import Candidate, Document, Example, UserError
+from pbr_jax.base.types import NO_ROW, Candidate, Document, Example, UserError
 from pbr_jax.corpus.store import Store
 from pbr_jax.corpus.vectors import Vectors
 from pbr_jax.eval import plots
@@ -72,7 +72,7 @@ def _answered(plan: Plan, asked: list[Example]) -> list[tuple[Answer, list[Docum
 def _shown(plan: Plan, ranking: list[Candidate]) -> list[Document]:
     """Documents as `prompt.show` has them: passages, these between their neighbours, or whole documents."""
     store, show, rows = plan.store.value, plan.config.prompt.show, [candidate.row for candidate in ranking]
-    if show == "document":
+    if show == "document" and NO_ROW not in rows:
         return store.wholes(list(dict.fromkeys(store.firsts[rows].tolist())))
     documents = [candidate.document for candidate in ranking]
     return [around(store, *pair) for pair in zip(rows, documents)] if show == "around" else documents
@@ -111,6 +111,11 @@ def picture(folder: str | Path, question: str) -> str:
     (card,) = cards(folder, [question], check=False)
     example = next(one for one in plan.data.value.examples() if one.id == question)
     ranking = ranked(plan, example)
+    if any(candidate.row == NO_ROW for candidate in ranking):
+        raise UserError(
+            f"{folder} ranked texts that are no documents, which have no vectors to draw; pbr-jax show lists "
+            "them"
+        )
     drawn = groups(plan, example, ranking)
     asked = f"{plan.config.system}: question {example.id} of user {example.user_id}"
     title = visible(f"{asked}\n{_begin(example.input, 70)}")

@@ -18,7 +18,7 @@ from pbr_jax.base import terminal
 from pbr_jax.base.files import write_text, written
 from pbr_jax.base.types import Example, UserError
 from pbr_jax.eval.run_files import flat, lines, verified
-from pbr_jax.experiment.evaluation import known_id
+from pbr_jax.experiment.evaluation import by_source, known_id
 from pbr_jax.experiment.opening import plan_of
 
 _LARGEST = 1e38  # of single precision
@@ -90,10 +90,11 @@ def strictly_falling(documents: Iterable[Mapping[str, Any]], user: str) -> dict[
     found: dict[str, float] = {}
     before = np.float32(np.inf)
     for told in documents:
-        if (id := known_id(told, user)) not in found:
-            score = np.float32(np.clip(told["score"], -_LARGEST, _LARGEST))
-            before = min(score, np.nextafter(before, np.float32(-np.inf)))
-            found[id] = float(before)
+        for one in by_source(told):
+            if (id := known_id(one, user)) not in found:
+                score = np.float32(np.clip(told["score"], -_LARGEST, _LARGEST))
+                before = min(score, np.nextafter(before, np.float32(-np.inf)))
+                found[id] = float(before)
     return found
 
 
@@ -150,7 +151,8 @@ def _prediction_rows(run: Path) -> Iterator[dict[str, Any]]:
 
 
 def _ranking_rows(run: Path) -> Iterator[dict[str, Any]]:
-    """`shown`: it stood in the prompt. `document_id` is the document's, of which a passage is the `span`."""
+    """`shown`: it stood in the prompt. `document_id` is the document's, of which a passage is the `span`.
+    `sources` are JSON, and stand only where texts of their own were ranked."""
     for line in lines(run):
         for rank, told in enumerate(line["documents"], 1):
             start, end = told.get("span", (None, None))
@@ -163,6 +165,7 @@ def _ranking_rows(run: Path) -> Iterator[dict[str, Any]]:
                 "shown": rank <= line["prompt_documents"],
                 "span.start": start,
                 "span.end": end,
+                **({"sources": json.dumps(told["sources"])} if "sources" in told else {}),
                 **{f"scores.{part}": score for part, score in told.get("scores", {}).items()},
             }
 

@@ -376,6 +376,9 @@ class Retrieve(Method):
     pools: ClassVar[bool] = False
     """Whether the method itself pools passages to documents."""
 
+    own_texts: ClassVar[bool] = False
+    """Whether candidates are texts that are no documents of the store (`types.NO_ROW`)."""
+
     k: int = 4  # number of documents retrieved from each user
 
     def check(self) -> None:
@@ -391,6 +394,10 @@ class Select(Method):
     """Slot 4: selects and orders the documents in the prompt."""
 
     section: ClassVar[str] = "select"
+
+    by_text: ClassVar[bool] = False
+    """Whether it needs nothing of a candidate but its text and score, so that it can order texts of their
+    own."""
 
     k: int | None = None  # number of documents in the prompt. None: all that were retrieved
 

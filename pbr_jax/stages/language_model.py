@@ -10,7 +10,7 @@ import numpy as np
 
 import pbr_jax.llm
 from pbr_jax.base.draws import generator
-from pbr_jax.base.types import Example, UserError
+from pbr_jax.base.types import NO_ROW, Example, UserError
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node, Value, builds_nodes, constant
 from pbr_jax.llm import LLM, VERSION
@@ -153,8 +153,10 @@ def _writer(
         return written(example, [texts[position] for position in positions], profile=profile)
 
     def whole(example: Example, ranking: Ranking, profile: str) -> Written:
-        """Of whole documents; how many candidates stand in it is counted, which may share a document."""
-        assert store is not None
+        """Of whole documents; how many candidates stand in it is counted, which may share a document. Texts
+        of their own stand in it as they are."""
+        if store is None or any(candidate.row == NO_ROW for candidate in ranking):
+            return one(example, ranking, profile)
         rows = np.array([candidate.row for candidate in ranking], np.int64)
         first = np.sort(np.unique(store.firsts[rows], return_index=True)[1])
         documents = store.wholes(rows[first])
@@ -163,7 +165,7 @@ def _writer(
         known = prompt.documents < len(first)
         return prompt._replace(documents=int(first[prompt.documents]) if known else len(ranking))
 
-    show = whole if options.show == "document" and store is not None else one
+    show = whole if options.show == "document" else one
 
     def write(examples: Examples, rankings: Sequence[Ranking]) -> list[Written]:
         known = [""] * len(examples) if profiles is None else profiles(examples)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from pbr_jax.base import terminal
-from pbr_jax.base.types import Candidate, Example, UserError
+from pbr_jax.base.types import NO_ROW, Candidate, Document, Example, UserError
 from pbr_jax.corpus.store import Store
 from pbr_jax.graph import Node, Slot, Stage, Value, builds_nodes
 from pbr_jax.options import Retrieve, added
@@ -22,6 +22,7 @@ from pbr_jax.stages.run import Run, enable_compilation_cache, once
 from pbr_jax.stages.together import by_questions
 from pbr_jax.system import System
 
+_OWN = ("id", "user_id", "text", "time", "until")  # what is kept of a document that no store holds
 RANKING_DEPTH = 10  # where rankings alone are reported, down to here, whatever retrieve.k is
 
 
@@ -98,10 +99,16 @@ class Rankings(Records):
     def read(self, store: Store, examples: Iterable[Example]) -> Iterator[Ranking]:
         """Each question's documents, best first; errors as of `records`."""
         for record in self.records(examples):
-            documents = store.documents(record["rows"])
-            parts = record.get("parts", [{}] * len(documents))
-            told = zip(documents, record["scores"], record["rows"], parts, strict=True)
-            yield [Candidate(*one) for one in told]
+            own = iter(record.get("own", ()))
+            found = iter(store.documents([row for row in record["rows"] if row != NO_ROW]))
+            parts = record.get("parts", [{}] * len(record["rows"]))
+            ranking = []
+            for row, score, scores in zip(record["rows"], record["scores"], parts, strict=True):
+                told: dict[str, Any] = {} if row != NO_ROW else next(own)
+                sources = tuple(told.pop("sources", ()))
+                document = Document(**told) if told else next(found)
+                ranking.append(Candidate(document, score, row, scores, sources))
+            yield ranking
 
 
 @once
@@ -176,12 +183,27 @@ def slots(run: Run, *, reported: bool = True) -> dict[str, Slot]:
     retrieve = at_depth(run) if reported else run.config.retrieve
     methods = {name: getattr(run.config, name) for name in Pipeline._fields}
     methods["retrieve"] = passages.retriever(run, retrieve)
+    if retrieve.own_texts and not run.config.select.by_text:
+        raise UserError(
+            f"retrieve.method {retrieve.method} finds texts that are no documents, and select.method "
+            f"{run.config.select.method} needs documents; take select.method top_k"
+        )
     return {name: Slot(method, run) for name, method in methods.items()}
 
 
 def _kept(ranking: Ranking) -> dict[str, Any]:
-    """A ranking as JSON; `parts` are the candidates' `scores`, where there are any."""
-    kept = {"rows": [int(c.row) for c in ranking], "scores": [float(c.score) for c in ranking]}
+    """A ranking as JSON; `parts` are the candidates' `scores`, and `own` the texts of those without a row,
+    where there are any."""
+    kept: dict[str, Any] = {
+        "rows": [int(c.row) for c in ranking],
+        "scores": [float(c.score) for c in ranking],
+    }
+    own = [
+        {name: getattr(c.document, name) for name in _OWN} | {"sources": c.sources}
+        for c in ranking
+        if c.row == NO_ROW
+    ]
+    kept |= {"own": own} if own else {}
     if not any(candidate.scores for candidate in ranking):
         return kept
     return kept | {"parts": [{name: float(s) for name, s in c.scores.items()} for c in ranking]}

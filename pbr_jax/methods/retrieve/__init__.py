@@ -10,6 +10,7 @@ from pbr_jax.methods.retrieve.adapted import Adapted
 from pbr_jax.methods.retrieve.bm25 import BM25, BM25Lamp
 from pbr_jax.methods.retrieve.centred import Centred
 from pbr_jax.methods.retrieve.dense import Dense
+from pbr_jax.methods.retrieve.external import External
 from pbr_jax.methods.retrieve.fused import Fused
 from pbr_jax.methods.retrieve.luf import Luf
 from pbr_jax.methods.retrieve.none import Nothing
@@ -20,7 +21,8 @@ from pbr_jax.methods.retrieve.tuned import Tuned
 from pbr_jax.methods.retrieve.two_stage import TwoStage
 
 METHODS = (
-    Nothing, Random, Recency, BM25, BM25Lamp, Dense, Fused, Centred, Luf, Adapted, Summaries, Tuned, TwoStage
+    Nothing, Random, Recency, BM25, BM25Lamp, Dense, Fused, Centred, Luf, Adapted, Summaries, Tuned, TwoStage,
+    External,
 )  # fmt: skip
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "BM25Lamp",
     "Centred",
     "Dense",
+    "External",
     "Fused",
     "Luf",
     "Nothing",

@@ -192,8 +192,9 @@ class Fused(Retrieve):
 def check_parts(of: Sequence[Retrieve]) -> None:
     """Raises UserError for a retriever that cannot be a part of another one."""
     for part in of:
-        if isinstance(part, Fused | Learner):
-            why = "is made of others itself" if isinstance(part, Fused) else "learns from a stream"
+        if isinstance(part, Fused | Learner) or part.own_texts:
+            why = "learns from a stream" if isinstance(part, Learner) else "finds texts that are no documents"
+            why = "is made of others itself" if isinstance(part, Fused) else why
             raise UserError(f"retrieve.of has {part.method}, which {why}; take other retrievers")
 
 

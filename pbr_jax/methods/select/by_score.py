@@ -92,6 +92,8 @@ def _divided(ranking: Ranking, user: str, own: int, k: int) -> Ranking:
 class TopK(ByScore):
     """The candidates with the highest scores. Equal scores keep the retriever's order."""
 
+    by_text: ClassVar[bool] = True
+
     method: Literal["top_k"] = "top_k"
 
     def scores(self, batch: Batch, tally: Tally) -> list[np.ndarray]:
@@ -101,6 +103,8 @@ class TopK(ByScore):
 @dataclass(frozen=True, kw_only=True)
 class Random(ByScore):
     """Random candidates, drawn uniformly. The draw depends only on the seed and the question's id."""
+
+    by_text: ClassVar[bool] = True
 
     method: Literal["random"] = "random"
 
@@ -119,6 +123,8 @@ class Random(ByScore):
 class BM25Lamp(Okapi, ByScore):
     """BM25 as in LaMP's code, with texts split at white space."""
 
+    by_text: ClassVar[bool] = True
+
     method: Literal["bm25_lamp"] = "bm25_lamp"
 
     def scores(self, batch: Batch, tally: Tally) -> list[np.ndarray]:
@@ -128,6 +134,8 @@ class BM25Lamp(Okapi, ByScore):
 @dataclass(frozen=True, kw_only=True)
 class BM25(Analysed, ByScore):
     """BM25 (CFRAG Figure 6). A word's weight depends on its frequency among the candidates."""
+
+    by_text: ClassVar[bool] = True
 
     method: Literal["bm25"] = "bm25"
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import numpy as np
@@ -54,6 +54,8 @@ class CrossEncoder(_Reranking):
 
     An encoder without a scoring head is refused.
     """
+
+    by_text: ClassVar[bool] = True
 
     method: Literal["cross_encoder"] = "cross_encoder"
 

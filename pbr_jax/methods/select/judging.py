@@ -47,6 +47,7 @@ from pbr_jax.text.judging import NO, NONE, YES, Writer
 class Judging(ByScore):
     """The frozen language model judges the candidates: it is not the generator that was tuned to the task."""
 
+    by_text: ClassVar[bool] = True
     scoring: ClassVar[bool] = False
     """Whether the model must be able to compute the likelihood of a given answer."""
 

@@ -1,0 +1,61 @@
+"""mem0 (mem0ai 2.2.1) behind `retrieve.method external`: each turn of a session is a message.
+
+python -m venv VENV && VENV/bin/pip install mem0ai==2.2.1
+
+The setting `infer` is false by default: messages are kept as they are, and no language model is called. With
+`--retrieve.settings '{"infer": true}'` a language model extracts memories, which `--retrieve.url` and
+`--retrieve.model` name. Vectors come from the encoder of the run.
+"""
+
+import os
+
+PAGE = 1000  # memories that are listed at once
+
+
+class Memory:
+    def __init__(self, folder, settings):
+        os.environ["MEM0_TELEMETRY"] = "False"
+        os.environ["MEM0_DIR"] = folder
+        os.environ.pop("OPENROUTER_API_KEY", None)
+        import mem0
+
+        server = {"openai_base_url": settings["base_url"], "api_key": "none"}
+        embedder = {**server, "model": "encoder", "embedding_dims": None}
+        store = {"path": os.path.join(folder, "qdrant"), "on_disk": True, "collection_name": "memories"}
+        store["embedding_model_dims"] = settings["dimensions"]
+        self.infer = settings.get("infer", False)
+        self.memory = mem0.Memory.from_config(
+            {
+                "llm": {"provider": "openai", "config": {**server, "model": settings["model"] or "none"}},
+                "embedder": {"provider": "openai", "config": embedder},
+                "vector_store": {"provider": "qdrant", "config": store},
+                "history_db_path": os.path.join(folder, "history.db"),
+            }
+        )
+
+    def add(self, user, documents):
+        for document in documents:
+            known = {"session": document["id"], "time": document["time"]}
+            turns = [{"role": "user", "content": turn} for turn in document["turns"]]
+            found = self.memory.add(turns, user_id=user, metadata=known, infer=self.infer)
+            if not self.infer and len(found["results"]) != len(turns):
+                raise RuntimeError(f"{len(found['results'])} of {len(turns)} messages were kept")
+
+    def search(self, user, query, k, time):
+        found = self.memory.search(query, filters={"user_id": user}, top_k=k, threshold=0.0)
+        return [
+            {"text": one["memory"], "sources": [one["metadata"]["session"]], "score": one["score"]}
+            for one in found["results"]
+        ]
+
+    def delete(self, user, ids):
+        if ids is None:
+            self.memory.delete_all(user_id=user)
+            return
+        found = self.memory.get_all(filters={"user_id": user}, top_k=PAGE)["results"]
+        for one in found:
+            if one["metadata"]["session"] in ids:
+                self.memory.delete(one["id"])
+
+    def close(self):
+        self.memory.vector_store.client.close()
