@@ -17,14 +17,14 @@ class Memory:
         os.environ["MEM0_TELEMETRY"] = "False"
         os.environ["MEM0_DIR"] = folder
         os.environ.pop("OPENROUTER_API_KEY", None)
-        import mem0
+        import mem0  # type: ignore
 
         server = {"openai_base_url": settings["base_url"], "api_key": "none"}
         embedder = {**server, "model": "encoder", "embedding_dims": None}
         store = {"path": os.path.join(folder, "qdrant"), "on_disk": True, "collection_name": "memories"}
         store["embedding_model_dims"] = settings["dimensions"]
         self.infer = settings.get("infer", False)
-        self.memory = mem0.Memory.from_config(
+        self.memory = mem0.Memory.from_config(  # type: ignore
             {
                 "llm": {"provider": "openai", "config": {**server, "model": settings["model"] or "none"}},
                 "embedder": {"provider": "openai", "config": embedder},

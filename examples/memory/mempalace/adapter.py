@@ -21,7 +21,7 @@ class Memory:
             MEMPALACE_EMBEDDING_API_KEY="none",
             ANONYMIZED_TELEMETRY="False",
         )
-        from mempalace import mcp_server
+        from mempalace import mcp_server  # type: ignore
 
         self.tools = mcp_server
 
@@ -43,8 +43,10 @@ class Memory:
         ]
 
     def delete(self, user, ids):
-        for source in self.sources(user) if ids is None else [f"{wing(user)}/{id}" for id in ids]:
-            checked(self.tools.tool_delete_by_source(source, dry_run=False))
+        for id in ids or ():
+            checked(self.tools.tool_delete_by_source(f"{wing(user)}/{id}", dry_run=False))
+        while ids is None and (filed := checked(self.tools.tool_list_drawers(wing=wing(user)))["drawers"]):
+            checked(self.tools.tool_delete_drawers([one["drawer_id"] for one in filed]))
 
 
 def wing(user):
