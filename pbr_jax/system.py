@@ -58,6 +58,7 @@ class Reply(NamedTuple):
     documents: list[Candidate]
     profile: str = ""
     note: str = ""
+    prompt_tokens: int = 0
 
 
 class _Question(NamedTuple):
@@ -225,6 +226,13 @@ class System(Living):
             self._widen()
             return [name for name in self.store.users if not name.startswith(FORGOTTEN)]
 
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        """The vectors of texts by the run's encoder, float32 [n d]."""
+        for text in texts:
+            check_filled(text, "the text")
+        with self._lock:
+            return self._parts["claim_encoder"].encode([*texts])
+
     def _question(self, user: str, text: str, **options: bool) -> _Question:
         check_filled(user, "user")
         check_filled(text, "query")
@@ -250,6 +258,8 @@ class System(Living):
             for asked, users in ((of_users, None), (of_nobody, [nobody] * len(of_nobody))):
                 found = self._ranked([examples[q] for q in asked], users)
                 rankings |= zip(asked, found, strict=True)
+            for question, ranking in rankings.items():
+                rankings[question] = self._rated(known[question.user], question.text, ranking)
             asked = [q for q in examples if q.answered]
             shown = [rankings.get(q, []) for q in asked]
             answers = dict(zip(asked, self._answered([examples[q] for q in asked], shown), strict=True))
@@ -264,7 +274,8 @@ class System(Living):
             return Reply("", ranking, note=note)
         text = parse_answer(self.answer_format, answer.text)
         if text:
-            return Reply(text, ranking[: answer.prompt.documents], answer.prompt.profile, note)
+            shown, profile = ranking[: answer.prompt.documents], answer.prompt.profile
+            return Reply(text, shown, profile, note, answer.prompt_tokens)
         what = "ends inside its thinking" if after_thinking(answer.text) is None else "has no text"
         return UserError(
             f"the model's answer {what}; raise generate.max_new_tokens in the run's config, turn the "

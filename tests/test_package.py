@@ -16,7 +16,7 @@ from pbr_jax.methods.select.behind import scaled
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "pbr_jax").rglob("*.py"))
-MOST_LINES = 55_800  # of the package; it may fall, and rise only in a change that says why
+MOST_LINES = 57_050  # of the package; it may fall, and rise only in a change that says why
 ABSENT = (
     "torch",
     "tensorflow",
@@ -27,6 +27,9 @@ ABSENT = (
     "sklearn",
     "sentence_transformers",
     "pandas",
+    "fastapi",
+    "uvicorn",
+    "mcp",
 )
 DATA = ("tensorflow_datasets", "grain", "array_record", "importlib_resources")
 HEAVY = (*ABSENT, *DATA, "transformers", "bm25s", "rouge_score", "nltk", "gguf", "scipy", "optax", "orbax")

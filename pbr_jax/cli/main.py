@@ -136,6 +136,21 @@ store.erase  asking.store_erase  erase a remark with its document, or everything
 store.rollback  asking.store_removed*
 store.approve  asking.store_removed*
 store.verify  asking.store_removed*
+serve  serving.serve*  serve a run or a config over HTTP: OpenAI's protocol, documents, a page
+  what RUN|CONFIG:text
+  --host text=127.0.0.1; --port int=8000; --keys FILE:path; --queue int=64; --seconds float=120
+  --body int=1048576
+mcp  serving.mcp*  give an agent the tools remember, search and forget of one user (MCP, stdin and stdout)
+  what RUN|CONFIG:text
+  --user text!
+keys  ACTION  make, list and delete the keys of callers of serve
+keys.add  serving.add_key  make a key and print it, the only time that it is shown
+  --file FILE:path!; --user text
+  --trusted switch  for a program that names the user of each request itself
+keys.list  serving.list_keys  list whose keys there are
+  --file FILE:path!
+keys.rm  serving.remove_key  delete all keys of a user, or of trusted programs
+  --file FILE:path!; --user text; --trusted switch
 data  ACTION  check, import or generate data
 data.validate  data.validate  check every record of a benchmark
   --benchmark.name text!; --benchmark.root text!; --benchmark.form text; --benchmark.passages text

@@ -134,6 +134,7 @@ def erase_user(store: Store, log: Log, user: str) -> int:
         sql.execute("UPDATE remarks SET user=NULL, request=hex(randomblob(16)) WHERE user=?", (user,))
         sql.execute("UPDATE events SET author=NULL WHERE author=?", (user,))
         sql.execute("DELETE FROM votes WHERE author=?", (user,))
+        sql.execute("DELETE FROM ratings WHERE user=?", (user,))
     finish_erasing(store, log)
     erase_made(texts, user)  # as above
     return len(remarks)

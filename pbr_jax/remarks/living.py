@@ -39,7 +39,8 @@ from pbr_jax.remarks.changes import (
     shown,
 )
 from pbr_jax.remarks.judge import Agent, Judge, Judgement, claim_of
-from pbr_jax.remarks.log import Event, Log, Remark, State
+from pbr_jax.remarks.log import Event, Log, Rating, Remark, State
+from pbr_jax.remarks.ratings import latest, reordered
 
 _UNFINISHED = "(state IN ('received', 'summarised') OR (state='judged' AND claim IS NULL))"
 
@@ -445,6 +446,11 @@ class Living(abc.ABC):
             self._parts = self._living(grows=grows)
             yield self.store
 
+    def start_copy(self) -> None:
+        """Copies the documents now, not at the first change, so that no other process has to be the first."""
+        with self._changing(grows=False):
+            pass
+
     # -- remarks ---------------------------------------------------------------------------------------
 
     def observe(
@@ -480,6 +486,44 @@ class Living(abc.ABC):
         with self._lock:
             self.store.history(user)  # an unknown user is an error
             return self.remarks.dry(user, remark, judge)
+
+    def rate(self, user: str, question: str, documents: Iterable[str], value: int) -> int:
+        """Keeps whether documents were good (1) or bad (-1) evidence for a question; 0 takes it back.
+
+        The order of documents for the user's later questions follows (`pbr_jax.remarks.ratings`).
+
+        Args:
+          documents: the ids of documents of the user, or shared ones.
+
+        Returns the number of ratings. Raises UserError for an unknown document.
+        """
+        check_filled(user, "user")
+        check_filled(question, "question")
+        if value not in (-1, 0, 1):
+            raise UserError(f"value is {value!r:.40}, want 1, -1, or 0 to take a rating back")
+        with self._changing(grows=False) as store:
+            name, ids = store.named(user), [*dict.fromkeys(documents)]
+            for id in ids:
+                if not any(store.holds(owner, id) for owner in (name, "")):
+                    raise UserError(f"document {id!r} is neither the user's nor shared; rate one that is")
+            self.remarks.log.rate(name, [Rating(question, id, value) for id in ids])
+        return len(ids)
+
+    def ratings(self, user: str) -> list[Rating]:
+        """The user's ratings."""
+        if self._living is None or not self.remarks.exists:
+            return []
+        return self.remarks.log.ratings(self.store.named(user))
+
+    def _rated(self, user: str, question: str, ranking: Ranking) -> Ranking:
+        """A ranking, reordered by the user's ratings."""
+        known = self.ratings(user) if user and len(ranking) > 1 else []
+        if not known:
+            return ranking
+        questions = latest(known)
+        return reordered(
+            ranking, known, questions, self._parts["claim_encoder"].encode([question, *questions])
+        )
 
     @cached_property
     def remarks(self) -> Stores:

@@ -37,6 +37,10 @@ CREATE TABLE votes(claim INTEGER NOT NULL, author TEXT NOT NULL, UNIQUE(claim, a
 CREATE TABLE answers(key TEXT PRIMARY KEY, version INTEGER NOT NULL);
 CREATE TABLE meta(name TEXT PRIMARY KEY, value);
 """
+_RATINGS = (
+    "CREATE TABLE IF NOT EXISTS ratings(user TEXT, question TEXT, document TEXT, value INTEGER NOT NULL, "
+    "UNIQUE(user, question, document))"
+)
 _UPGRADE = "".join(
     f"ALTER TABLE events DROP COLUMN {name};" for name in ("salt", "seal", "chain")
 )  # of version 1
@@ -61,6 +65,14 @@ class Remark(NamedTuple):
     prompt_hash: str | None = None
     claim: int | None = None
     version: int | None = None
+
+
+class Rating(NamedTuple):
+    """What a user thought of a document as evidence for a question: 1 good, -1 bad."""
+
+    question: str
+    document: str
+    value: int
 
 
 class Event(NamedTuple):
@@ -102,6 +114,7 @@ class Log:
                     sql.execute("COMMIT")
                 if _identity(sql) != _IDENTITY:
                     raise UserError(f"{path} is no log of remarks of this version; move it away")
+                sql.execute(_RATINGS)
                 if self._meta(sql, "data") != data:
                     raise UserError(
                         f"{path} holds remarks on other data than this run's; move it away, or put back the "
@@ -187,6 +200,20 @@ class Log:
     def _remarks(sql: sqlite3.Connection, condition: str, *values: Any) -> list[Remark]:
         query = f"SELECT {', '.join(Remark._fields)} FROM remarks WHERE {condition} ORDER BY id"
         return [Remark(*row) for row in sql.execute(query, values)]
+
+    # -- ratings ---------------------------------------------------------------------------------------
+
+    def rate(self, user: str, ratings: Sequence[Rating]) -> None:
+        """Keeps ratings, each in the place of an earlier one; 0 takes one back."""
+        with self.changing() as sql:
+            sql.executemany("REPLACE INTO ratings VALUES (?,?,?,?)", [(user, *one) for one in ratings])
+            sql.execute("DELETE FROM ratings WHERE value=0")
+
+    def ratings(self, user: str) -> list[Rating]:
+        """A user's ratings, the newest last."""
+        query = "SELECT question, document, value FROM ratings WHERE user=? ORDER BY rowid"
+        with self.connected() as sql:
+            return [Rating(*row) for row in sql.execute(query, (user,))]
 
     # -- events ----------------------------------------------------------------------------------------
 

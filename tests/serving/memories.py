@@ -1,12 +1,16 @@
-"""Systems of a few users that find documents by BM25 and answer by a server of this process."""
+"""Systems of a few users that find documents by BM25 and answer by a server of this process.
+
+And a client of the web server that knows nothing of the package.
+"""
 
 import contextlib
+import http.client
 import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pbr_jax.config import Config, override
 
@@ -51,3 +55,37 @@ def echoing(root: Path, together: threading.Barrier | None = None, **fields: Any
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+class Answer(NamedTuple):
+    """What a server answered."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Client:
+    """A client by the standard library, with a connection for each request."""
+
+    def __init__(self, port: int, key: str | None = None, user: str | None = None) -> None:
+        self.port, self.url = port, f"http://127.0.0.1:{port}/v1"
+        self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        self._headers |= {} if user is None else {"X-PBR-User": user}
+
+    def __call__(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        content = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+        given = {"Content-Type": "application/json", **self._headers, **headers}
+        with contextlib.closing(connection):
+            connection.request(method, path, content, given)
+            response = connection.getresponse()
+            return Answer(response.status, dict(response.getheaders()), response.read())
+
+    def ask(self, text: str, **fields: Any) -> Answer:
+        messages = [{"role": "user", "content": text}]
+        return self("POST", "/v1/chat/completions", {"messages": messages, **fields})
