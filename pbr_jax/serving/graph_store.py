@@ -92,7 +92,8 @@ def langgraph() -> Any:
             user = _user(namespace)
             if value is None:
                 if there is not None:
-                    self._system.forget(user, ids=[key])
+                    forget: Any = self._system.forget
+                    forget(user, ids=[key])
                 return
             now = time.time()
             fields = {

@@ -32,7 +32,8 @@ def tools(system: System, user: str) -> Any:
     @server.tool()
     def forget(ids: list[str]) -> str:
         """Deletes texts by their ids."""
-        system.forget(user, ids=ids)
+        erase: Any = system.forget
+        erase(user, ids=ids)
         return f"deleted: {len(ids)}"
 
     return server
