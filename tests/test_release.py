@@ -1,7 +1,9 @@
 """What a release is made of: its files agree with each other, and a wheel works in a bare environment."""
 
+import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -30,6 +32,66 @@ def test_the_citation_names_this_version():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert citation["version"] == __version__
     assert citation["license"] == project()["license"]
+
+
+def test_records_for_archives_say_the_same() -> None:
+    zenodo, codemeta = (json.loads((ROOT / name).read_text()) for name in (".zenodo.json", "codemeta.json"))
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert zenodo["version"] == codemeta["version"] == __version__
+    assert zenodo["description"] == codemeta["description"] == project()["description"]
+    assert codemeta["license"] == f"https://spdx.org/licenses/{zenodo['license']}"
+    assert zenodo["license"] == citation["license"]
+    papers = {one["identifier"].removeprefix("arXiv:") for one in zenodo["related_identifiers"]}
+    assert papers == {one.rpartition("/")[2] for one in codemeta["referencePublication"]}
+    assert papers == set(re.findall(r"arxiv\.org/abs/([\d.]+)", (ROOT / "README.md").read_text()))
+
+
+def test_the_recipe_of_conda_requires_what_the_package_requires() -> None:
+    recipe = yaml.safe_load((ROOT / "conda" / "recipe.yaml").read_text())
+    assert recipe["context"]["version"] == __version__
+    wanted = {re.sub(r"\s", "", name.lower()) for name in project()["dependencies"]}
+    found = {name.replace(" ", "") for name in recipe["requirements"]["run"]}
+    assert found - wanted == {f"python{project()['requires-python']}"}
+    assert wanted <= found
+
+
+@pytest.mark.parametrize("repository", ["", "owner/name"])
+def test_links_and_badges_come_from_one_variable(repository: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("hatchling")
+    monkeypatch.setenv("GITHUB_REPOSITORY", repository)
+    space = runpy.run_path(str(ROOT / "hatch_build.py"))
+    metadata: dict[str, Any] = {}
+    space["Repository"](str(ROOT), {}).update(metadata)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert (metadata["readme"]["text"] == readme) == (not repository)
+    assert {*metadata["urls"].values()} == (
+        {f"https://github.com/owner/name{rest}" for rest in ("", "/issues", "/blob/main/CHANGELOG.md")}
+        if repository
+        else set()
+    )
+    if repository:
+        assert "git+ADDRESS" not in metadata["readme"]["text"]
+        assert not re.search(r"\]\((?!https?:|CHANGELOG|CONTRIBUTING)", metadata["readme"]["text"])
+
+
+def test_a_card_says_what_was_learned_and_users_texts_are_not_published(tmp_path: Path) -> None:
+    space = runpy.run_path(str(ROOT / "examples" / "publish.py"))
+    told = {
+        "slot": "select",
+        "method": "purple",
+        "options": {"k": 2},
+        "encoder": None,
+        "key": {"purple": "ab"},
+    }
+    told |= {"benchmark": "lamp_7", "split": "dev"}
+    (tmp_path / "export.json").write_text(json.dumps(told))
+    text = space["card"](tmp_path, "apache-2.0", "")
+    assert text.startswith("---\nlicense: apache-2.0\n")
+    assert "`purple` in the slot `select`" in text
+    assert "lamp_7, trained for the split `dev`" in text
+    (tmp_path / "texts.jsonl").write_text("{}")
+    with pytest.raises(SystemExit, match=r"has texts\.jsonl, which hold users' texts"):
+        space["card"](tmp_path, "apache-2.0", "")
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)

@@ -4,15 +4,15 @@ import argparse
 import ast
 import contextlib
 import dataclasses
+import inspect
 import io
+import itertools
 import os
 import re
 import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
-
-from tyro._docstrings import get_field_docstring  # what `--help-all` prints
 
 from pbr_jax import config, options
 from pbr_jax.cli import main as cli
@@ -248,11 +248,26 @@ def _table(kind: type[options.Options], shared: dict[type[options.Options], None
     section = f"{kind.section}." if kind.section else ""
     rows = "".join(
         f"| `{section}{item.name}`{'†' * ('idle' in item.metadata)} | {_type(hint, shared)} | "
-        f"{_default(item)} | {_cell(get_field_docstring(kind, item.name, ()) or '')} |\n"
+        f"{_default(item)} | {_cell(_comment(kind, item.name))} |\n"
         for item, hint in _fields(kind)
     )
     head = "| option | values | default | meaning |\n|---|---|---|---|\n"
     return f"{_summary(kind)}\n\n" + (head + rows if rows else "It has no options.\n")
+
+
+def _comment(kind: type, name: str) -> str:
+    """The comment of a field, which `--help-all` prints: behind it, or in the lines before it."""
+    for owner in kind.__mro__[:-1]:
+        lines = inspect.getsource(owner).splitlines()
+        place = next((i for i, line in enumerate(lines) if re.match(rf"    {name}: ", line)), None)
+        if place is None:
+            continue
+        behind = lines[place].partition("  # ")[2]
+        if behind:
+            return behind
+        before = itertools.takewhile(lambda line: line.startswith("    # "), reversed(lines[:place]))
+        return " ".join(line.strip("# ") for line in reversed([*before]))
+    return ""
 
 
 def _fields(kind: type[options.Options]) -> Iterator[tuple[dataclasses.Field[Any], Any]]:
@@ -389,6 +404,6 @@ def _code(path: Path) -> str:
 
 def _runs(file: config.ConfigFile) -> str:
     assert file.sweep is not None
-    rows = list(file.sweep())
+    rows = list(file.sweep(file.config) if inspect.signature(file.sweep).parameters else file.sweep())
     changed = list(dict.fromkeys(name for row in rows for name in row))
     return f"A sweep of {len(rows)} runs over " + ", ".join(f"`{name}`" for name in changed) + "."
