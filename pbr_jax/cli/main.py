@@ -30,6 +30,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if rest and not options.fields:
                 raise UserError(f"unknown argument {rest[0]!r}; --help lists what there is")
             module, _, function = options.function.partition(".")
+            if os.environ.get("PBR_JAX_REHEARSES"):  # before what it replaces is imported
+                from pbr_jax.experiment import stand_in
+
+                stand_in.install(options.topology)
             with interrupts.deferred():
                 family = importlib.import_module(f"pbr_jax.cli.{module}")
             getattr(family, function)(*([options, rest] if options.fields else [options]))
@@ -81,9 +85,10 @@ def _refuse_undecodable(words: list[str]) -> None:
 _COMMANDS = """
 run  running.run*  run one config
   --out path; --overwrite switch; --dry switch; --distributed switch; --cost switch; --coordinator text
-  --processes int; --process int; --chip text; --utilisation text
+  --processes int; --process int; --chip text; --utilisation text; --topology text
 sweep  running.sweep*  run a config's sweep()
   --out path; --list switch; --dry switch; --index int; --shard text; --launcher submitit|local; --jobs int
+  --topology text
   --max-parallel int=1; --stale-after text
 check  running.check*  test whether the users' own history helps; one-page result
   --minutes float=10; --out path

@@ -13,6 +13,7 @@ from pbr_jax.checking import check as checking
 from pbr_jax.cli import flags
 from pbr_jax.config import Benchmark, Config, ConfigFile
 from pbr_jax.eval.report import report
+from pbr_jax.experiment import slices, stand_in
 from pbr_jax.experiment.cost import estimate, table
 from pbr_jax.experiment.opening import read_config
 from pbr_jax.experiment.plan import Plan
@@ -51,16 +52,38 @@ def run(options: argparse.Namespace, words: list[str]) -> None:
         )
     elif options.dry:
         plan = Plan(config)
+        if stand_in.recorder is not None:
+            _rehearse(plan, stand_in.recorder)
+            return
         plan.check()
         terminal.out(tree(plan.last))
         if options.cost:
             terminal.out(f"\n{table(estimate(plan))}")
-    elif options.cost:
-        raise UserError("--cost tells what a run would ask; add --dry")
+        if options.topology:
+            _compile(options.topology, words)
+    elif options.cost or options.topology:
+        raise UserError("--cost and --topology tell what a run would take; add --dry")
     else:
         results = made(config, _out(options), overwrite=options.overwrite)
         terminal.out(report([results.path]))
         _show_examples([results])
+
+
+def _compile(topology: str, words: Sequence[str]) -> None:
+    """Prints what a run's programs take on a slice. Raises UserError for one that does not fit."""
+    text, wrong = slices.elsewhere(topology, words)
+    terminal.out(f"\n{text}")
+    if wrong:
+        raise UserError(wrong)
+
+
+def _rehearse(plan: Plan, recorder: stand_in.Recorder) -> None:
+    """The same, in the process that rehearses."""
+    failed = slices.rehearsed(plan.last, recorder)
+    found = slices.rows(recorder)
+    terminal.out(slices.table(found, failed, recorder))
+    if wrong := slices.refusal(found, recorder):
+        raise UserError(wrong)
 
 
 def _show_examples(results: Sequence[Results]) -> None:
@@ -109,6 +132,9 @@ def sweep(options: argparse.Namespace, words: list[str]) -> None:
     elif options.dry:
         for text in launcher.dry(planned, options.out, part):
             terminal.out(text)
+        for trial in planned[part] if options.topology else ():
+            terminal.out(f"\n{trial.words}")
+            _compile(options.topology, shlex.split(command(file, trial, options.out or Path("out")))[2:])
     elif options.list:
         terminal.out("\n".join(command(file, trial, _out(options)) for trial in planned[part]))
     elif results := launcher.sweep(file, _out(options), config, options.max_parallel, part=part):

@@ -175,8 +175,9 @@ def stack(
     """
     if not num_layers or not states.shape[1]:
         return states
-    # Unrolled, training does not copy what the backward pass needs into and out of a stack of layers.
-    unroll = num_layers if module.has_rng("dropout") else 1
+    # Unrolled, training does not copy what the backward pass needs into and out of a stack of layers. For
+    # accelerators the compilation would take a multiple of the time.
+    unroll = num_layers if module.has_rng("dropout") and jax.default_backend() == "cpu" else 1
     layers = nn.scan(
         EncoderLayer,
         variable_axes={"params": 0},

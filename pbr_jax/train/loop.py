@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -127,7 +126,7 @@ def fit(task: TrainingTask, config: Training, folder: Path, *, seed: int) -> Fit
     shapes, place, layout = steps.shapes(start, rule), sharding.replicated(mesh), None
     if task.rules is not None and mesh.size > 1:
         place = layout = sharding.fully_divided(shapes, task.rules, mesh)
-    target, dtype = steps.laid_out(shapes, place), jnp.dtype(config.dtype)
+    target, dtype = steps.laid_out(shapes, place), steps.number_format(config)
     step = steps.compiled(task.loss, rule, mesh, division, dtype=dtype, updates=task.updates, layout=layout)
     evaluate_every = config.evaluate_every or batches.steps
     save_every = config.checkpoint_every or evaluate_every
