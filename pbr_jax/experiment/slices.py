@@ -201,7 +201,8 @@ def _cells(row: Row, has: Chip) -> list[str]:
     return [
         f"{row.stage}: {row.name}", f"{row.calls:,}", f"{row.compiled:.1f}", *mib,
         f"{row.held / _GIB / has.memory:.1%}", f"{row.cost.flops:.3g}", f"{row.moved / _MIB:,.0f}",
-        f"{1e3 * row.limits.get(bound, 0):.3g}", bound or "does not fit", f"{row.seconds:.3g}", ", ".join(each),
+        f"{1e3 * row.limits.get(bound, 0):.3g}", bound or "does not fit", f"{row.seconds:.3g}",
+        ", ".join(each),
     ]  # fmt: skip
 
 
