@@ -19,9 +19,9 @@ _TRIPS = re.compile(r'known_trip_count"?:\s*\{"?n"?:"?(\d+)')
 
 
 class Collective(NamedTuple):
-    """Exchanges of one kind: how many there are, and bytes of all their results on a chip."""
+    """Exchanges of one kind: their number, and bytes of all their results on a chip."""
 
-    count: int = 0
+    number: int = 0
     bytes: int = 0
 
 

@@ -197,7 +197,7 @@ def table(found: Sequence[Row], failed: Sequence[str], recorder: Recorder) -> st
 def _cells(row: Row, has: Chip) -> list[str]:
     mib = [f"{size / _MIB:,.0f}" for size in (row.weights, row.optimizer, row.temporaries)]
     bound = max(row.limits, key=row.limits.__getitem__, default="")
-    each = [f"{kind} {of.count} × {of.bytes / of.count / _MIB:.3g}" for kind, of in row.exchanged.items()]
+    each = [f"{kind} {of.number} × {of.bytes / of.number / _MIB:.3g}" for kind, of in row.exchanged.items()]
     return [
         f"{row.stage}: {row.name}", f"{row.calls:,}", f"{row.compiled:.1f}", *mib,
         f"{row.held / _GIB / has.memory:.1%}", f"{row.cost.flops:.3g}", f"{row.moved / _MIB:,.0f}",

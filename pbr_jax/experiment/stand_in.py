@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.core import Tracer
 from jax.experimental import topologies
 from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
 
@@ -121,7 +122,8 @@ class Recorder:
     def called(self, name: str, jitted: Any, arguments: Any, named: Any, out: Any) -> Any:
         """Notes a call, and gives zeros for its results. `out`: their shardings; None: the program's."""
         leaves, structure = jax.tree.flatten((arguments, named))
-        placed = [leaf for leaf in leaves if getattr(leaf, "sharding", None) and isinstance(leaf, Shaped)]
+        shaped = [leaf for leaf in leaves if isinstance(leaf, Shaped)]
+        placed = {(x.shape, x.dtype): x.sharding for x in shaped if x.sharding is not None}
         first = None if placed else SingleDeviceSharding(self.devices[0])
         shapes = [_shape(leaf, first) for leaf in leaves]
         key = id(jitted), structure, *map(_known, shapes)
@@ -131,7 +133,7 @@ class Recorder:
             self._programs[key] = Program(self.stage, name, jitted, one, other, traced)
         program = self._programs[key]
         program.calls += 1
-        program.places.add(frozenset(d.id for leaf in placed for d in leaf.sharding.device_set))
+        program.places.add(frozenset(chip.id for where in placed.values() for chip in where.device_set))
         found = program.traced.out_info
         if name == "_merge_block":  # other rows in each place, or rankings would have one document
             rows, end = np.arange(found[1].shape[1], dtype=np.int32), sum(arguments[3:5])
@@ -139,8 +141,7 @@ class Recorder:
         if out is not None:
             spread = functools.partial(jax.tree.map, is_leaf=lambda x: isinstance(x, Sharding))
             return spread(lambda how, part: jax.tree.map(lambda x: zeros(x, how), part), out, found)
-        lying = {(leaf.shape, leaf.dtype): leaf.sharding for leaf in placed}
-        return jax.tree.map(lambda x: zeros(x, lying.get((x.shape, x.dtype))), found)
+        return jax.tree.map(lambda x: zeros(x, placed.get((x.shape, x.dtype))), found)
 
     def put(self, tree: Any, device: Any = None, **_: Any) -> Any:
         """`jax.device_put`."""
@@ -182,7 +183,7 @@ class _Jitted:
         self._name = getattr(function, "__qualname__", type(function).__name__).partition(".")[0]
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((arguments, named))):
+        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((arguments, named))):
             return self._made(*arguments, **named)
         return self._recorder.called(self._name, self._made, arguments, named, self._out)
 
