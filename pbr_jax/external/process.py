@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pbr_jax.base.files import private_folder
+from pbr_jax.base.files import open_private, private_folder
 from pbr_jax.base.types import Document, UserError
 
 HOST = Path(__file__).with_name("host.py")
@@ -207,7 +207,7 @@ class Process:
         private_folder(home)
         names = (*_PASSED, *self._variables)
         passed = {name: os.environ[name] for name in names if name in os.environ}
-        with (self._folder / _LOG).open("ab") as log:
+        with open_private(self._folder / _LOG) as log:
             try:
                 self._running = subprocess.Popen(
                     [self._python, "-I", str(HOST), str(self._adapter), str(self._folder)],

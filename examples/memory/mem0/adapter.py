@@ -7,8 +7,10 @@ The setting `infer` is false by default: messages are kept as they are, and no l
 `--retrieve.model` name. Vectors come from the encoder of the run.
 """
 
+import logging
 import os
 
+LOST = ("Error parsing extraction", "Failed to insert", "Failed to embed")  # mem0 logs it and goes on
 PAGE = 1000  # memories that are listed at once
 
 
@@ -23,7 +25,10 @@ class Memory:
         embedder = {**server, "model": "encoder", "embedding_dims": None}
         store = {"path": os.path.join(folder, "qdrant"), "on_disk": True, "collection_name": "memories"}
         store["embedding_model_dims"] = settings["dimensions"]
-        self.infer = settings.get("infer", False)
+        self.infer, self.lost = settings.get("infer", False), []
+        watch = logging.Handler(logging.WARNING)
+        watch.emit = lambda record: self.lost.append(record.getMessage())
+        logging.getLogger("mem0").addHandler(watch)
         self.memory = mem0.Memory.from_config(  # type: ignore
             {
                 "llm": {"provider": "openai", "config": {**server, "model": settings["model"] or "none"}},
@@ -37,7 +42,10 @@ class Memory:
         for document in documents:
             known = {"session": document["id"], "time": document["time"]}
             turns = [{"role": "user", "content": turn} for turn in document["turns"]]
+            self.lost.clear()
             found = self.memory.add(turns, user_id=user, metadata=known, infer=self.infer)
+            if lost := [message for message in self.lost if message.startswith(LOST)]:
+                raise RuntimeError(lost[0])
             if not self.infer and len(found["results"]) != len(turns):
                 raise RuntimeError(f"{len(found['results'])} of {len(turns)} messages were kept")
 

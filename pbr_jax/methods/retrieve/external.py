@@ -9,9 +9,8 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -23,7 +22,7 @@ from pbr_jax.base.files import open_private, parse_json, written
 from pbr_jax.base.types import NO_ROW, Candidate, Document, Example, UserError
 from pbr_jax.cache.artefacts import temporary_folder
 from pbr_jax.corpus.store import Store
-from pbr_jax.external.process import HOST, Memory, Process, versions
+from pbr_jax.external.process import HOST, Memory, Process, turns_of, versions
 from pbr_jax.external.server import Server
 from pbr_jax.graph import Bound, Node, Slot, Stage, Value, builds_nodes
 from pbr_jax.options import IDLE, Retrieve
@@ -39,7 +38,8 @@ _ASKED, _FILE = "asked.jsonl", "memories.jsonl"
 @dataclass(frozen=True, kw_only=True)
 class External(Retrieve):
     """A memory system behind an adapter. Candidates are its own texts, with the documents of which they are
-    made.
+    made. They keep the system's order, which need not be that of its scores: the score of a candidate is
+    1 / rank, and the system's own is kept beside it.
 
     `k` is the number of memories, of which several may come from one document.
     """
@@ -122,7 +122,7 @@ class External(Retrieve):
 
 def _candidate(example: Example, rank: int, memory: Memory) -> Candidate:
     document = Document(f"memory {rank}", example.user_id, memory.text)
-    return Candidate(document, memory.score, NO_ROW, sources=memory.sources)
+    return Candidate(document, 1 / rank, NO_ROW, {"own": memory.score}, memory.sources)
 
 
 class MemorySystem:
@@ -134,21 +134,38 @@ class MemorySystem:
     @contextlib.contextmanager
     def session(self, folder: Path, store: Store) -> Iterator["Session"]:
         """The system over its files in a folder, which an earlier process may have left."""
-        o, encoder = self._options, self._encoder
+        o, encoder, ahead = self._options, self._encoder, Ahead(self._encoder)
         given = json.loads(o.settings or "{}")
-        encode, key = partial(encoder.encode, role="document"), os.environ.get(o.key_variable, "")
-        with Server(encode, o.url, key, o.timeout) as server:
+        key = os.environ.get(o.key_variable, "")
+        with Server(ahead.encode, o.url, key, o.timeout) as server:
             told = {"base_url": server.url, "model": o.model, "dimensions": encoder.dim, **given}
             adapter = Path(o.adapter)
             with Process(adapter, folder, python=o.python, settings=told, timeout=o.timeout) as process:
-                yield Session(process, server, store)
+                yield Session(process, server, store, ahead)
+
+
+class Ahead:
+    """An encoder that is told texts before a system asks for them one by one: together they take less."""
+
+    def __init__(self, encoder: TextEncoder) -> None:
+        self._encoder, self._known = encoder, dict[str, np.ndarray]()
+
+    def read(self, texts: Sequence[str]) -> None:
+        """Encodes texts that will be asked for, and forgets the ones before."""
+        self._known = dict(zip(texts, self._encoder.encode(texts), strict=True))
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        """The vectors of texts, float32 [n d]."""
+        if all(text in self._known for text in texts):
+            return np.stack([self._known[text] for text in texts])
+        return self._encoder.encode(texts)
 
 
 class Session:
     """A memory system that is told documents as questions come to see them."""
 
-    def __init__(self, process: Process, server: Server, store: Store) -> None:
-        self._process, self._server, self._store = process, server, store
+    def __init__(self, process: Process, server: Server, store: Store, ahead: Ahead) -> None:
+        self._process, self._server, self._store, self._ahead = process, server, store, ahead
         self._memories: dict[str, list[set[int]]] = {}  # of each user the rows of each memory
 
     def search(self, example: Example, text: str, k: int) -> list[Memory]:
@@ -180,7 +197,9 @@ class Session:
         times = np.nan_to_num(self._store.times[new], nan=-np.inf)
         new = [new[place] for place in np.argsort(times, kind="stable")]
         for start in range(0, len(new), _TOGETHER):
-            self._process.add(name, self._store.documents(new[start : start + _TOGETHER]))
+            documents = self._store.documents(new[start : start + _TOGETHER])
+            self._ahead.read([turn for document in documents for turn in turns_of(document)])
+            self._process.add(name, documents)
         memories[number] |= seen
         return name, memories[number]
 
