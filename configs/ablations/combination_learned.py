@@ -187,17 +187,26 @@ _MEMORY: Overrides = {
     "select.method": "top_k",
 }
 _KEPT: Overrides = {"retrieve.of.dense.names": "keep"}
-_LUF: Overrides = {
-    **{name: value for name, value in _MEMORY.items() if name != "retrieve.weights"},
+_GAINS: Overrides = {"select.loss": "gains", "select.rollouts": 2}
+_LUF: Overrides = {  # another method begins with parts of its own, so theirs are said again
     "retrieve.method": "luf",
+    "retrieve.of": ["bm25", "bm25", "dense"],
+    "retrieve.of.bm25.over": "documents",
+    **{f"retrieve.of.{part}.analyser": "stem" for part in ("bm25", "bm25_2")},
+    **{f"retrieve.of.{part}.question_words": "out" for part in ("bm25", "bm25_2")},
+    "retrieve.of.dense.names": "i",
+    "select.method": "top_k",
     "retrieve.k": 10,
     "retrieve.names": "i",
     "retrieve.moves": "map",
     "retrieve.labels.kind": "gold",
     "collaboration": "text",
 }
+_ALONE: Overrides = {
+    **{name: value for name, value in _LUF.items() if not name.startswith("retrieve.of")},
+    "retrieve.of": [],
+}
 _LUF_KEPT: Overrides = {**_LUF, **_KEPT, "retrieve.names": "keep"}
-_ALONE: Overrides = {"retrieve.of": []}
 _ANCHOR: Overrides = {"expand.method": "pbr", "expand.utterances": False, "expand.reasoning": False}
 FIXED: dict[str, Overrides] = {
     "memory": _MEMORY,
@@ -208,20 +217,18 @@ FIXED: dict[str, Overrides] = {
     "first ten, best order": {**_MEMORY, "retrieve.k": 10, "select.method": "best_order"},
 }
 LEARNED: dict[str, Overrides] = {
-    "purple, gains": {"select.rollouts": 2},
+    "purple, gains": _GAINS,
     "purple, reinforce": {"select.loss": "reinforce"},
-    "purple, reinforce, names kept": {
-        "select.loss": "reinforce",
-        **_KEPT,
-        "retrieve.of.dense_2.names": "keep",
-    },
-    "purple, reinforce, random features": {"select.loss": "reinforce", "select.features": "random"},
-    "purple, reinforce, shuffled evidence": {"select.loss": "reinforce", "feedback.shuffle": True},
     "luf": _LUF,
     "luf, names kept": _LUF_KEPT,
+}
+ONCE: dict[str, Overrides] = {  # controls, and what explains the others: with one seed
+    "purple, gains, names kept": {**_GAINS, **_KEPT, "retrieve.of.dense_2.names": "keep"},
+    "purple, gains, random features": {**_GAINS, "select.features": "random"},
+    "purple, gains, shuffled evidence": {**_GAINS, "feedback.shuffle": True},
     "luf, shuffled labels": {**_LUF, "retrieve.labels.kind": "shuffled"},
-    "luf alone": {**_LUF, **_ALONE},
-    "luf alone, names kept": {**_LUF, **_ALONE, "retrieve.names": "keep"},
+    "luf alone": _ALONE,
+    "luf alone, names kept": {**_ALONE, "retrieve.names": "keep"},
 }
 
 
@@ -245,8 +252,8 @@ def sweep(config: Config) -> Iterator[Overrides]:
     folds = not config.benchmark.training_name
     for name, row in FIXED.items():
         yield {"system": name, **row}
-    for name, row in LEARNED.items():
+    for name, row in {**LEARNED, **ONCE}.items():
         learner = row.get("retrieve.method") == "luf"
         protocol = "cross_users" if learner else "cross_units" if folds else "prequential"
-        for seed in range(SEEDS) if folds or not learner else ():
+        for seed in range(SEEDS if name in LEARNED else 1) if folds or not learner else ():
             yield {"system": name, "seed": seed, "stream.protocol": protocol, **row}

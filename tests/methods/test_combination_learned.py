@@ -4,6 +4,7 @@ learns from planted evidence, and folds."""
 import itertools
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from jax.test_util import check_grads
 import pbr_jax
 from pbr_jax.base.types import Candidate, Document, Example
 from pbr_jax.config import Config, load, override
+from pbr_jax.config import found as found_config
 from pbr_jax.experiment.plan import Plan
 from pbr_jax.graph.lists import stages
 
@@ -59,6 +61,24 @@ def test_gains_are_those_of_drawing_along_every_order(there: np.ndarray):
         slope = jax.grad(lambda logits: gains(logits).sum())(absent)
     assert np.isfinite(slope).all()
     assert not slope[~there].any()
+
+
+@pytest.mark.parametrize("name", [*LEARNED.FIXED, *LEARNED.LEARNED, *LEARNED.ONCE])
+def test_each_row_begins_with_the_parts_of_memory(name: str):
+    row = {**LEARNED.FIXED, **LEARNED.LEARNED, **LEARNED.ONCE}[name]
+    stream = {"stream.protocol": "cross_users"} if name.startswith("luf") else {}
+    found = override(FILE.config, {**stream, **row}, FILE.path).retrieve
+    wanted = load(found_config("memory")).config.retrieve
+    names = "keep" if "names kept" in name else "i"
+    parts = [replace(part, names=names) if part.method == "dense" else part for part in wanted.of]
+    if name.startswith("luf"):
+        assert (found.names, list(found.of)) == (names, [] if "alone" in name else parts)
+    elif name.startswith("clusters"):
+        assert (found.of[2].names, list(found.of[:2])) == (names, parts[:2])
+    else:
+        assert list(found.of[:3]) == parts
+        assert found.weights[:3] == wanted.weights
+        assert not any(found.weights[3:])
 
 
 # -- planted evidence ----------------------------------------------------------------------------------
