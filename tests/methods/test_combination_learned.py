@@ -67,8 +67,8 @@ def test_gains_are_those_of_drawing_along_every_order(there: np.ndarray):
 def test_each_row_begins_with_the_parts_of_memory(name: str):
     row = {**LEARNED.FIXED, **LEARNED.LEARNED, **LEARNED.ONCE}[name]
     stream = {"stream.protocol": "cross_users"} if name.startswith("luf") else {}
-    found = override(FILE.config, {**stream, **row}, FILE.path).retrieve
-    wanted = load(found_config("memory")).config.retrieve
+    found: Any = override(FILE.config, {**stream, **row}, FILE.path).retrieve
+    wanted: Any = load(found_config("memory")).config.retrieve
     names = "keep" if "names kept" in name else "i"
     parts = [replace(part, names=names) if part.method == "dense" else part for part in wanted.of]
     if name.startswith("luf"):
