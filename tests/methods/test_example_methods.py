@@ -12,6 +12,8 @@ from pbr_jax.base.types import Candidate, Document, Example, Feedback, UserError
 from pbr_jax.cli.main import main
 from pbr_jax.config import Config, load, override
 from pbr_jax.corpus.store import Store, build
+from pbr_jax.experiment.plan import Plan
+from pbr_jax.methods.select.by_score import Batch
 from pbr_jax.stages.rankings import Questions
 from pbr_jax.stages.scores import standardised
 from pbr_jax.stages.trained import load_saved
@@ -72,6 +74,41 @@ def test_a_trained_method_runs_and_is_refused_without_leave(
     assert "learned_recency" in json.loads((tmp_path / "out" / "results.json").read_text())["seconds"]
     assert main(["run", *words, "--collaboration=none", "--out", str(tmp_path / "none")]) == 2
     assert "recency learns from other users' histories" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_the_policy_learns_what_is_worth_showing_and_its_control_does_not(shuffled: bool, tmp_path: Path):
+    """The longer of a question's candidates are worth more; or values are dealt by lot."""
+    module, draw = example("learned_policy"), np.random.default_rng(3)
+    rankings, lessons, examples = [], [], []
+    for q in range(64):
+        lengths = draw.permutation(6)
+        texts = ["x" * (1 + 5 * int(length)) for length in lengths]
+        rows = np.arange(6 * q, 6 * q + 6)
+        owned = [Document(f"d{row}", f"u{q}", text) for row, text in zip(rows, texts)]
+        rankings.append([Candidate(d, float(6 - i), int(r)) for i, (d, r) in enumerate(zip(owned, rows))])
+        worth = draw.permutation(lengths) if shuffled else lengths
+        lessons.append(Feedback(rows, worth.astype(np.float32)))
+        examples.append(Example(f"q{q}", f"u{q}", "x", "x", "t"))
+    given = {"ranked": Given(rankings), "lessons": Given(lessons), "store": None}
+    options = override(Config(select=module.LearnedPolicy(k=2)), {"select.training.epochs": 5}).select
+    module.train(tmp_path, options, Given(examples), 0, **given)
+    params = load_saved(tmp_path)
+    scores = options.scores(Batch(examples, [], rankings), None, params=params)
+    chosen = [ranking[int(s.argmax())] for ranking, s in zip(rankings, scores, strict=True)]
+    best = np.mean([len(candidate.document.text) == 26 for candidate in chosen])
+    assert (best > 0.9) == (not shuffled)
+
+
+def test_a_method_that_gives_itself_to_the_feedback_is_one_line(write_tweets, tiny_models, tmp_path: Path):
+    source = (EXAMPLES / "learned_policy.py").read_text()
+    file = tmp_path / "own.py"
+    file.write_text(source.replace("select=TopK(),  # not this method: it would need itself", "select=self,"))
+    tweets = {f"u{i}": [f"tea {j}" for j in range(4)] for i in range(3)}
+    write_tweets({f"t{user}": own for user, own in tweets.items()}, "train")
+    place = {"benchmark.name": "lamp_7", "benchmark.root": str(write_tweets(tweets)), **tiny_models}
+    with pytest.raises(UserError, match="needs itself, as where a method passes itself as select"):
+        Plan(override(load(file).config, place))
 
 
 def test_an_option_that_moved_says_where_to():
