@@ -113,8 +113,8 @@ def report(*runs: Results | str | Path, format: str = "md", **options: Any) -> R
 
     Args:
       runs: results of `pbr_jax.run`, folders of runs, or folders that contain runs.
-      format: "md", "html" or "latex".
-      options: `reference`, `all_metrics` and `part` of `pbr_jax.eval.report.report`.
+      format: "md", "html", "latex" or "csv".
+      options: `reference`, `rows`, `all_metrics` and `part` of `pbr_jax.eval.report.report`.
     """
     return Report(written([folder_of(run) for run in runs], format, **options))
 

@@ -96,9 +96,10 @@ check  running.check*  test whether the users' own history helps; one-page resul
 configs  reading.configs  list the configs included in the package
 report  reading.report  compare runs in one table
   runs DIR:path+  a run, or a folder of runs
-  --format md|html|latex=md
+  --format md|html|latex|csv=md
   --out path  output file; default: print the report
   --all switch  show all metrics, not only the main ones
+  --rows SYSTEM:text+  systems to show; default: all
   --reference SYSTEM:text  system that differences are relative to; default: zero_shot, otherwise the first
   --questions N:int=60  number of single questions in HTML (60); 0: none, so the page shows no user's text
   --over PART:text  part of the streams to report, such as second_half, new or seen

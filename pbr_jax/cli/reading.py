@@ -22,6 +22,7 @@ _REPORT = {
     "md": "<!-- pbr_jax report -->",
     "html": '<meta name="generator" content="pbr_jax report">',
     "latex": "% pbr_jax report",
+    "csv": ",".join(reports.CSV),
 }
 
 
@@ -41,13 +42,15 @@ def report(options: argparse.Namespace) -> None:
         reference=options.reference,
         part=options.over,
         questions=options.questions,
+        rows=options.rows or (),
     )
     if options.out is None:
         terminal.out(text)
         return
     marker = _REPORT[options.format]
     place = text.index("<head>\n") + len("<head>\n") if options.format == "html" else 0
-    replace_own(options.out, f"{text[:place]}{marker}\n{text[place:]}\n", marker)
+    written = f"{text}\n" if text.startswith(marker) else f"{text[:place]}{marker}\n{text[place:]}\n"
+    replace_own(options.out, written, marker)
     terminal.out(options.out)
 
 

@@ -7,22 +7,26 @@ Modules: `values` and `differences` compute the tables, `comparable` decides whi
 `significance` computes intervals, and `page` writes the web page.
 """
 
+import csv
 import dataclasses
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pbr_jax.base.types import UserError
 from pbr_jax.eval import page, render
-from pbr_jax.eval.differences import differences
+from pbr_jax.eval.differences import corrected_p, differences
 from pbr_jax.eval.render import Block, Heading, Page, Paragraph
 from pbr_jax.eval.run_files import folders_of, left_out, unfinished
-from pbr_jax.eval.runs import Run, order, over, read_run, table_rows
+from pbr_jax.eval.runs import Run, confidence_of, order, over, read_run, table_rows
 from pbr_jax.eval.section import Section, details, headline_metrics, warnings
-from pbr_jax.eval.tables import values
+from pbr_jax.eval.tables import intervals, mean, values
 
 __all__ = ["FORMATS", "headline_metrics", "report"]
 
-FORMATS = ("md", "html", "latex")
+FORMATS = ("md", "html", "latex", "csv")
+CSV = ("section", "run", "n", "metric", "value", "low", "high", "reference", "difference", "difference_low")
+CSV += ("difference_high", "p")
 
 
 def report(
@@ -36,12 +40,13 @@ def report(
     questions: int = 60,
     title: str = "",
     labels: Mapping[str, str] | None = None,
+    rows: Sequence[str] = (),
 ) -> str:
     """Reports on finished runs (folders with results.json, config.json, predictions.jsonl) and sweeps.
 
     Args:
-      format: md, html or latex. HTML is a single file with a verdict, plots, tables and single questions
-        (`pbr_jax.eval.page`).
+      format: md, html, latex or csv. HTML is a single file with a verdict, plots, tables and single
+        questions (`pbr_jax.eval.page`). CSV has a line for each row and metric, with the columns `CSV`.
       reference: the system from which differences are computed. None: a baseline (`section.reference`).
       all_metrics: shows all ranking metrics. Otherwise only those at k = 5 are shown.
       part: restricts the report to a part of the runs' streams. There is a section for each order of arrival,
@@ -52,20 +57,24 @@ def report(
         texts and no names of users.
       title: the title of the document. "": the benchmarks.
       labels: names of rows by system.
+      rows: the systems that are shown, and compared with the reference. Empty: all.
 
-    Raises UserError if a folder is not a finished run or has no such part, or if no run is of the reference.
+    Raises UserError if a folder is not a finished run or has no such part, or if no run is of the reference
+    or of one of `rows`.
     """
     if format not in FORMATS:
         raise UserError(f"no report format {format!r}; there are {', '.join(FORMATS)}")
     if not runs:
         raise UserError("no runs to report on; give at least one run folder")
-    sections = _sections(runs, part, reference, all_metrics)
+    sections = _sections(runs, part, reference, all_metrics, rows)
     given = map(Path, dict.fromkeys(runs))
     missing = [text for path in given for text in (unfinished(path), left_out(path)) if text]
     if labels:
         sections = [_labelled(section, labels) for section in sections]
     names = dict.fromkeys(section.rows[0].first.benchmark for section in sections)
     title = title or "Results: " + ", ".join(names)
+    if format == "csv":
+        return _csv(sections)
     if format == "html":
         return page.html(title, sections, missing, verdict, questions)
     document = Page(title, [*verdict, *(Paragraph(text, warning=True) for text in missing)])
@@ -75,10 +84,17 @@ def report(
 
 
 def _sections(
-    runs: Sequence[Path], part: str | None, reference: str | None, all_metrics: bool
+    runs: Sequence[Path], part: str | None, reference: str | None, all_metrics: bool, rows: Sequence[str]
 ) -> list[Section]:
     groups: dict[tuple[str, str, object], list[Run]] = {}
-    for run in map(read_run, folders_of(runs)):
+    there = [*map(read_run, folders_of(runs))]
+    systems = dict.fromkeys(run.system for run in there)
+    for name in rows:
+        if name not in systems:
+            raise UserError(f"no run is of the system {name!r}; there are {', '.join(systems)}")
+    for run in there:
+        if rows and run.system not in (*rows, reference):
+            continue
         run = run if part is None else over(run, part)
         asked = frozenset({**(run.records or {}), **run.unanswered})
         questions = None if part is None or run.records is None else asked
@@ -92,6 +108,25 @@ def _sections(
         of_group = any(run.system == reference for run in group) or not elsewhere
         sections.append(Section(heading, table_rows(group), reference if of_group else None, all_metrics))
     return sections
+
+
+def _csv(sections: Sequence[Section]) -> str:
+    """A line for each row and metric. A value that is not known is an empty cell."""
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(CSV)
+    for section in sections:
+        p_values, places = corrected_p(section.compared), [row.label for row in section.others]
+        for row in section.rows:
+            known = intervals(row, section.names, confidence_of(row.first))
+            place = places.index(row.label) if row.label in places else -1
+            for name in section.names:
+                one = section.compared[place].get(name) if place >= 0 else None
+                gain = [""] * 4 if one is None else [section.reference.label, *one[:3]]
+                ends, p = known.get(name, ("", "")), p_values.get((place, name), "")
+                line = [section.heading, row.label, row.first.n, name, mean(row, name), *ends, *gain, p]
+                lines.writerow(line)
+    return text.getvalue().rstrip("\n")
 
 
 def _labelled(section: Section, labels: Mapping[str, str]) -> Section:

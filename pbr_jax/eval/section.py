@@ -10,6 +10,7 @@ from pbr_jax.eval.render import Block, Paragraph, Table
 from pbr_jax.eval.runs import SEEDS, Row, Run, near_targets, without_near_targets
 from pbr_jax.eval.significance import Difference
 from pbr_jax.eval.tables import (
+    absences,
     by_block,
     categories,
     copies_table,
@@ -132,6 +133,7 @@ def notes(section: Section) -> list[str]:
     found = [f"{name}: {variant}." for run in runs for name, variant in run.variants.items()]
     found += [_sentence(note) for run in runs for note in run.notes]
     found += [note for row in rows for note in (unreadable_answers(row), fallbacks(row)) if note]
+    found += absences(rows, section.names)
     found += made_elsewhere(runs)
     if len(rows) > 1 and any(needs_texts(run) for run in runs):
         found.append("Runs with keep_texts off have no paired difference of f1_macro, rmse and correlation.")

@@ -163,6 +163,32 @@ def values(rows: Sequence[Row], names: Sequence[str], *, explained: bool = True)
     return Table(caption, ["run", *columns, "n", what, *names], table)
 
 
+def absences(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
+    """Why rows lack measures that others have, a sentence for each reason and row."""
+    found = []
+    for row in rows:
+        lacking = [name for name in names if mean(row, name) is None]
+        for why in dict.fromkeys(_why_absent(row.first, name) for name in lacking):
+            own = [name for name in lacking if _why_absent(row.first, name) == why]
+            found.append(f"{row.label} has no {', '.join(own)}: {why}.")
+    return found
+
+
+def _why_absent(run: Run, name: str) -> str:
+    config = run.config
+    if name.startswith("target_"):
+        if config.get("eval.likelihood") == "off":
+            return "eval.likelihood is off"
+        if config.get("llm.backend") == "http" and config.get("llm.log_probs", "none") == "none":
+            return "the server gives no log-probabilities (llm.log_probs is none)"
+        return "no likelihood of the targets was computed"
+    if "@" in name:
+        return "it ranks no documents" if config.get("retrieve.method") == "none" else "it was not computed"
+    if config.get("generate.method") == "none":
+        return "it writes no answers (generate.method is none)"
+    return "it was not computed, or not under every seed"
+
+
 def categories(rows: Sequence[Row], names: Sequence[str]) -> list[Table]:
     """Every row's metrics by category; nothing where examples have no categories."""
     groups = [[run.categories for run in row.runs] for row in rows]

@@ -1,5 +1,7 @@
 """Reports on run folders written by hand: labels, best values, differences, warnings, pictures."""
 
+import csv
+import io
 import json
 from pathlib import Path
 
@@ -275,3 +277,34 @@ def test_streams_of_other_sizes_and_of_many_blocks(runs, tables):
     assert found[-1][0] == "24 to 24"
     assert found[-1][2] == "–"
     assert not any(table[0][0] == "questions" for table in tables(report(runs[2:], "md")))
+
+
+def test_rows_are_chosen_by_name_and_the_reference_stays(tmp_path: Path, write, tables):
+    runs = [write(tmp_path / name, name, answers(n, 0.1 * n)) for n, name in enumerate("abcd", 2)]
+    text = report(runs, rows=["c"], reference="a")
+    assert [row[0] for row in tables(text)[0][1:]] == ["a", "c"]
+    assert [row[0] for row in tables(report(runs, rows=["b", "d"]))[0][1:]] == ["b", "d"]
+    with pytest.raises(UserError, match="no run is of the system 'x'; there are a, b, c, d"):
+        report(runs, rows=["x"])
+
+
+def test_csv_has_the_numbers_of_the_runs_and_of_the_comparison(tmp_path: Path, write):
+    runs = [write(tmp_path / name, name, answers(n, 0.1 * n)) for n, name in ((2, "zero_shot"), (3, "dense"))]
+    lines = list(csv.DictReader(io.StringIO(report(runs, "csv"))))
+    known = {folder.name: json.loads((folder / "results.json").read_text())["metrics"] for folder in runs}
+    assert {(one["run"], one["metric"]): float(one["value"]) for one in lines} == {
+        (name, metric): value for name, metrics in known.items() for metric, value in metrics.items()
+    }
+    for one in lines:
+        assert bool(one["reference"]) == (one["run"] == "dense")
+        if one["reference"]:
+            difference = known["dense"][one["metric"]] - known["zero_shot"][one["metric"]]
+            assert float(one["difference"]) == pytest.approx(difference)
+            assert float(one["difference_low"]) < difference < float(one["difference_high"])
+
+
+def test_a_measure_that_a_row_lacks_has_a_reason(tmp_path: Path, write):
+    full = write(tmp_path / "full", "full", answers(2, 0.5))
+    name = next(iter(json.loads((full / "results.json").read_text())["metrics"]))
+    silent = change(write(tmp_path / "silent", "silent", answers(2, 0.5)), metrics={})
+    assert f"silent has no {name}" in report([full, silent])

@@ -91,7 +91,7 @@ def test_the_policy_learns_what_is_worth_showing_and_its_control_does_not(shuffl
         lessons.append(Feedback(rows, worth.astype(np.float32)))
         examples.append(Example(f"q{q}", f"u{q}", "x", "x", "t"))
     given = {"ranked": Given(rankings), "lessons": Given(lessons), "store": None}
-    options = override(Config(select=module.LearnedPolicy(k=2)), {"select.training.epochs": 5}).select
+    options: Any = override(Config(select=module.LearnedPolicy(k=2)), {"select.training.epochs": 5}).select
     module.train(tmp_path, options, Given(examples), 0, **given)
     params = load_saved(tmp_path)
     scores = options.scores(Batch(examples, [], rankings), None, params=params)

@@ -3,6 +3,7 @@
 The file needs nothing from elsewhere. It holds the texts of some questions where runs keep texts.
 """
 
+import dataclasses
 import functools
 import hashlib
 import json
@@ -21,7 +22,7 @@ from pbr_jax.base.terminal import visible
 from pbr_jax.eval.cards import Card, Pick, Shown, cards, gains, picked
 from pbr_jax.eval.differences import corrected_p, differences, is_shown, obstacles, reasons
 from pbr_jax.eval.metrics import LOWER_IS_BETTER, direction
-from pbr_jax.eval.render import Block, Forest
+from pbr_jax.eval.render import Block, Forest, Table
 from pbr_jax.eval.runs import Record, Row, confidence_of, measured
 from pbr_jax.eval.section import Section, details, warnings
 from pbr_jax.eval.significance import FEWEST, Difference, turned
@@ -79,7 +80,7 @@ def _section(section: Section, questions: int, size: int) -> dict[str, Any]:
     return shown | {
         "found": found,
         "sentences": sentences(found),
-        "table": values(rows, names),
+        "table": _deciding_first(values(rows, names), names),
         "differences": differences(rows, names, section.reference, section.compared)
         if section.others
         else [],
@@ -90,6 +91,13 @@ def _section(section: Section, questions: int, size: int) -> dict[str, Any]:
         "confidence": f"{confidence_of(section.reference.first):.0%}",
         "more": details(section, plots=True),
     }
+
+
+def _deciding_first(table: Table, names: Sequence[str]) -> Table:
+    """The same table with the measures before all other columns, so that a narrow screen shows them."""
+    order = sorted(range(len(table.header)), key=lambda i: (i > 0) + (table.header[i] not in names))
+    cells = [[row[i] for i in order] for row in table.rows]
+    return dataclasses.replace(table, header=[table.header[i] for i in order], rows=cells)
 
 
 def _embedded(held: Any) -> str:
