@@ -72,11 +72,7 @@ class Service:
         except UserError as error:
             if isinstance(error.__cause__, TooLong):
                 raise Fault(400, "the prompt is too long for the model") from None
-            raise Fault(400, _WORDS.get(str(error).partition(" ")[0], _REFUSED)) from None
-
-
-_REFUSED = "the system cannot do this with what was sent; see the documentation of the call"
-_WORDS = {"user": "the user's name is not accepted", "document": "there is no such document"}
+            raise Fault(400, "the system cannot do this with what was sent") from None
 
 
 def application(
@@ -101,12 +97,10 @@ def application(
 
     service = Service(system, name, keys, limits)
     app = FastAPI(title="pbr-jax", docs_url=None, redoc_url=None)
-    app.state.service = service
 
     async def failed(_: Any, error: Exception) -> Any:
         if isinstance(error, RequestValidationError):
-            places = sorted({".".join(map(str, one["loc"][:3])) for one in error.errors() if "loc" in one})
-            error = Fault(400, f"these parts of the request are missing or malformed: {_declared(places)}")
+            error = Fault(400, "the request is malformed; /openapi.json describes it")
         elif isinstance(error, HTTPException):
             error = Fault(error.status_code, "not found" if error.status_code == 404 else "not possible")
         assert isinstance(error, Fault)
@@ -133,17 +127,6 @@ def application(
     _add_openai(app, service)
     _add_users(app, service)
     return Guard(app, limits=limits, metrics=service.metrics, hosts=hosts)
-
-
-def _declared(places: Sequence[str]) -> str:
-    """Places of a request in words of this module alone: keys that a caller made up are left out."""
-    known = [place for place in places if place.split(".")[-1] in _FIELDS or place == "body"]
-    return ", ".join(known) or "body"
-
-
-_FIELDS = {"messages", "role", "content", "input", "text", "texts", "records", "time", "k", "remark",
-           "rating", "question", "documents", "stream", "n", "user", "model", "encoding_format",
-           "request"}  # fmt: skip
 
 
 def _callers(service: Service) -> Any:
@@ -200,30 +183,22 @@ def _add_openai(app: Any, service: Service) -> None:
     async def embed(body: Texts, asked: Any = who) -> Any:
         texts = [body.input] if isinstance(body.input, str) else body.input
         vectors: np.ndarray = await service.run(service.system.encode, texts)
-        told = [
-            base64.b64encode(vector.astype("<f4").tobytes()).decode()
-            if body.encoding_format == "base64"
-            else vector.tolist()
-            for vector in vectors
+        coded = body.encoding_format == "base64"
+        data = [
+            {"object": "embedding", "index": i, "embedding": _coded(one) if coded else one.tolist()}
+            for i, one in enumerate(vectors)
         ]
-        data = [{"object": "embedding", "index": i, "embedding": one} for i, one in enumerate(told)]
         usage = {"prompt_tokens": 0, "total_tokens": 0}
         return {"object": "list", "data": data, "model": service.name, "usage": usage}
 
-    def model(id: str) -> dict[str, Any]:
-        return {"id": id, "object": "model", "created": service.made, "owned_by": "pbr-jax"}
-
-    names = (service.name, service.name + _PLAIN)
-
     @app.get("/v1/models")
     async def models(asked: Any = who) -> Any:
-        return {"object": "list", "data": [*map(model, names)]}
+        made = {"object": "model", "created": service.made, "owned_by": "pbr-jax"}
+        return {"object": "list", "data": [{"id": service.name + end, **made} for end in ("", _PLAIN)]}
 
-    @app.get("/v1/models/{id}")
-    async def one_model(id: str, asked: Any = who) -> Any:
-        if id not in names:
-            raise Fault(404, "there is no such model")
-        return model(id)
+
+def _coded(vector: np.ndarray) -> str:
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode()
 
 
 def _question(messages: Sequence[tuple[str, str | list[dict[str, Any]] | None]]) -> str:

@@ -6,7 +6,6 @@ Nothing that a caller sent is repeated in an error or a log: neither names nor t
 import asyncio
 import json
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -73,25 +72,23 @@ def _soon(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None
 
 
 class Metrics:
-    """Counts of requests by route, method and status, as Prometheus reads them."""
+    """Requests by route, method and status, and their seconds, as Prometheus reads them."""
 
     def __init__(self) -> None:
-        self._requests, self._seconds = Counter[tuple[str, str, int]](), dict[str, float]()
+        self._found: dict[str, tuple[int, float]] = {}
 
     def add(self, route: str, method: str, status: int, seconds: float) -> None:
         """Counts a request; `route` is the pattern of its path, which holds no names."""
-        self._requests[route, method, status] += 1
-        self._seconds[route] = self._seconds.get(route, 0.0) + seconds
+        labels = f'{{route="{route}",method="{method}",status="{status}"}}'
+        count, total = self._found.get(labels, (0, 0.0))
+        self._found[labels] = count + 1, total + seconds
 
     def text(self, under_way: int) -> str:
-        """The counts in Prometheus's text format."""
-        lines = ["# TYPE pbr_jax_requests_total counter", "# TYPE pbr_jax_request_seconds_total counter"]
-        lines += [f"# TYPE pbr_jax_under_way gauge\npbr_jax_under_way {under_way}"]
-        for (route, method, status), count in sorted(self._requests.items()):
-            labels = f'route="{route}",method="{method}",status="{status}"'
-            lines.append(f"pbr_jax_requests_total{{{labels}}} {count}")
-        for route, seconds in sorted(self._seconds.items()):
-            lines.append(f'pbr_jax_request_seconds_total{{route="{route}"}} {seconds:.6f}')
+        """The numbers in Prometheus's text format."""
+        lines = ["# TYPE pbr_jax_under_way gauge", f"pbr_jax_under_way {under_way}"]
+        for place, name in enumerate(("pbr_jax_requests_total", "pbr_jax_request_seconds_total")):
+            lines.append(f"# TYPE {name} counter")
+            lines += [f"{name}{labels} {found[place]}" for labels, found in sorted(self._found.items())]
         return "\n".join(lines) + "\n"
 
 

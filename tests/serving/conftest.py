@@ -10,6 +10,10 @@ import pytest
 from memories import Client
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "benchmark: of langchain-tests, which is imported here")
+
+
 @pytest.fixture
 def serve() -> Iterator[Callable[..., Client]]:
     """Serves a system; the client of its callers. Skips where the packages are absent."""
