@@ -42,7 +42,8 @@ def collectives(text: str, trips: int = 1) -> dict[str, Collective]:
                 continue
             kind = match[1].removesuffix("-start")
             if kind in _KINDS:
-                size = max(map(_size, _ARRAY.finditer(line, 0, match.start())), default=0)
+                sizes = [*map(_size, _ARRAY.finditer(line, 0, match.start()))]
+                size = max(sizes, default=0) if "-start" in match[1] else sum(sizes)  # a start has both ends
                 count, total = found.get(kind, Collective())
                 found[kind] = Collective(count + times, total + times * size)
             known = _TRIPS.search(line)

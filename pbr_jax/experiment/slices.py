@@ -53,11 +53,20 @@ def elsewhere(topology: str, words: Sequence[str]) -> tuple[str, str]:
     command = [sys.executable, "-m", "pbr_jax", "run", *words, "--dry", "--topology", topology]
     with tempfile.TemporaryDirectory(prefix="pbr_jax-") as folder:
         environment = _ENVIRONMENT | os.environ | {"JAX_PLATFORMS": "cpu", "PBR_JAX_CACHE": folder}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    told = [line for line in done.stderr.splitlines() if line.startswith(_ERROR)]
-    if done.returncode and not told:
-        raise RuntimeError(f"the rehearsal ended with {done.returncode}: {done.stderr[-4000:]}")
-    return done.stdout, told[-1].removeprefix(_ERROR) if done.returncode else ""
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(command, env=environment, **pipes) as child:
+            told = []
+            for line in child.stderr or ():
+                told.append(line.rstrip())
+                if line.startswith("compiling ") and ":" in line:
+                    terminal.err(told[-1])
+            text = child.stdout.read() if child.stdout else ""
+    if not child.returncode:
+        return text, ""
+    wrong = [line.removeprefix(_ERROR) for line in told if line.startswith(_ERROR)]
+    if not wrong:
+        raise RuntimeError(f"the rehearsal ended with {child.returncode}: {' '.join(told[-20:])}")
+    return text, wrong[-1]
 
 
 class Row(NamedTuple):
@@ -102,11 +111,12 @@ def rehearsed(last: Node, recorder: Recorder) -> list[str]:
 
 def rows(recorder: Recorder) -> list[Row]:
     """A row for each function with products, in the order of their first calls."""
-    groups: dict[int, list[tuple[Program, Products]]] = {}
+    groups: dict[Any, list[tuple[Program, Products]]] = {}
     for program in recorder.programs:
         cost = products(program.traced.jaxpr, _trips(program))
         if cost.flops:
-            groups.setdefault(id(program.jitted), []).append((program, cost))
+            alike = program.name, jax.tree.structure((program.arguments, program.named))
+            groups.setdefault(alike, []).append((program, cost))
     return [_row(group, chip(recorder.topology)) for group in groups.values()]
 
 
