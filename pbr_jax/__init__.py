@@ -22,6 +22,7 @@ A run chooses such documents with one method, answers the questions of a benchma
     system = pbr_jax.open(dense.path)                    # loads a finished run
     system.ask("9", "What will you bring to the lake?")  # a Reply: text, documents, profile
     system.add("9", ["I never leave without tea."])      # the next question can use it
+    pbr_jax.forget("9")                                  # from the cache and all runs; returns a receipt
 
 `pbr-jax configs` lists the configs, `pbr_jax.methods` contains the methods, and `pbr_jax.Config` has all
 fields. Names are imported when they are first used, so `import pbr_jax` is fast.

@@ -8,6 +8,7 @@ from .base.types import Example as Example
 from .base.types import Model as Model
 from .base.types import UserError as UserError
 from .config import Config as Config
+from .experiment.forgetting import forget as forget
 from .experiment.learned_state import backward_transfer as backward_transfer
 from .experiment.opening import ask as ask
 from .experiment.opening import open as open

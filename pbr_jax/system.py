@@ -6,11 +6,12 @@ is one privacy check (the gate, `pipeline.rank`) and one tally of the computatio
 """
 
 import asyncio
+import itertools
 import math
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from pbr_jax.base.types import NO_ROW, Candidate, Document, Example, UserError
 from pbr_jax.corpus.arguments import check_examples, check_filled
 from pbr_jax.corpus.schema import FORGOTTEN
 from pbr_jax.corpus.store import Store
-from pbr_jax.llm import LLM, Score, naming
+from pbr_jax.llm import LLM, Score, naming, reads
 from pbr_jax.llm.protocol import OnBatch, brief
 from pbr_jax.models.thinking import after_thinking
 from pbr_jax.pipeline import (
@@ -166,13 +167,15 @@ class System(Living):
         return self._parts["answer_format"]
 
     def _noted(
-        self, examples: Examples, others: Iterable[Iterable[str]] = ()
+        self, examples: Examples, others: Iterable[Iterable[str]] = itertools.repeat(())
     ) -> AbstractContextManager[None]:
-        """Around what asks a language model about texts of the examples' users and of others."""
-        if self._living is None:
-            return nullcontext()
-        users = {example.user_id for example in examples}.union(*others) - {""}
-        return self.remarks.noted(users)
+        """Around what asks a language model about texts of each example's user and of others."""
+        anyone = self._collaboration in (None, "text")
+        if self._living is None and "store" in self._parts and self.store.living:
+            others = itertools.repeat((reads.ANYONE,))  # a learner's, with texts that it made from anybody's
+        shown = [{example.user_id, *own} - {""} for example, own in zip(examples, others)]
+        notes = reads.of_questions(shown, texts_of_others=anyone)
+        return notes if self._living is None else self.remarks.noted(notes)
 
     @property
     def _generate(self) -> GenerateSlot | None:
@@ -346,7 +349,7 @@ class System(Living):
         with self._lock:
             users = self.neighbours(examples) if users is None else users
             # Of one state, whatever is written to the store meanwhile.
-            searched = ([neighbour.user_id for neighbour in of_example] for of_example in users)
+            searched = [[neighbour.user_id for neighbour in of_example] for of_example in users]
             with self._noted(examples, searched), self.store.reading():
                 rankings = rank(self.pipeline, examples, self._collaboration or "none", users)
                 self._check_rows(examples, rankings)
@@ -445,7 +448,8 @@ class System(Living):
             if on_batch is not None:
                 on_batch(len(positions))
 
-        with naming(examples[i].id for i, _ in known):
+        told = [prompts[i].profile != "" for i, _ in known]
+        with naming(examples[i].id for i, _ in known), reads.in_order(told):
             found = self.llm.score(
                 [prompts[i].messages for i, _ in known], [target for _, target in known], on_batch=tell
             )

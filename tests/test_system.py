@@ -212,7 +212,7 @@ def test_documents_that_are_added_are_found_and_those_of_the_forgotten_are_not(
 def test_a_runs_corpus_lives_beside_its_results_which_stay_as_they_are(config: Config, tmp_path: Path):
     config, out = override(config, {"retrieve.method": "bm25"}), tmp_path / "out"
     results = pbr_jax.run(config, out)
-    files = [path for path in tmp_path.rglob("*") if path.is_file() and "llm" not in path.name]
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and path.stem not in ("llm", "reads")]
     made = {path: path.read_bytes() for path in files}
     system, elsewhere = pbr_jax.open(out), opening._open(out)  # the second as another process has it
     system.add("ann", ["tea about violins"])

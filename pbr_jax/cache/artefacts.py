@@ -17,7 +17,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,7 @@ from pbr_jax.base.system_errors import located
 from pbr_jax.base.types import UserError
 
 _MANIFEST = "stage.json"
+NEEDS = "needs.json"  # in a stage's folder: the stages that it is made from, as NAME/KEY
 _LARGE = 64 << 20  # bytes: files from here on are hashed only where their times or places have changed
 
 # Other errors of the system are the disk's or somebody else's: making the artefact again would not mend them.
@@ -94,12 +95,13 @@ def obtain(
     log: Log | None = None,
     label: str = "",
     within: Path | None = None,
+    needs: Collection[Path] | None = None,
 ) -> Artefact:
     """The artefact of a stage, made now if nobody has made it before or if it is damaged.
 
     `make(folder)` may find files of an interrupted attempt with the same key and continues them. `label` is
     what the terminal calls the stage, where a run has several of a name. `within`: another folder than the
-    cache.
+    cache. `needs`: the artefacts that it is made from. It is dropped where one of these is erased meanwhile.
     """
     hash_ = digest({"stage": name, **key})
     path = place(name, hash_, within)
@@ -108,7 +110,7 @@ def obtain(
         waiting = f"{label or name}: waiting for another process that makes it"
         with locked(path.with_suffix(".lock"), waiting), located(path.with_suffix(".partial")):
             if not _is_standing(name, path, log):  # another process may have made it while we waited
-                return _made(name, key, make, path, log, label or name)
+                return _made(name, key, make, path, log, label or name, needs)
     if log is not None:
         log({"event": "found", "stage": name, "key": hash_})
     return Artefact(path, hash_, made=False)
@@ -198,7 +200,13 @@ def _is_standing(name: str, path: Path, log: Log | None) -> bool:
 
 
 def _made(
-    name: str, key: Mapping[str, Any], make: Callable[[Path], None], path: Path, log: Log | None, label: str
+    name: str,
+    key: Mapping[str, Any],
+    make: Callable[[Path], None],
+    path: Path,
+    log: Log | None,
+    label: str,
+    needs: Collection[Path] | None = None,
 ) -> Artefact:
     if label:
         terminal.err(f"{label} ...")
@@ -210,7 +218,16 @@ def _made(
     tighten(partial)  # one that an interrupted attempt of an older version left
     for half_written in partial.rglob(".*.partial"):  # by an attempt that was killed (`files.write_text`)
         half_written.unlink()
-    seconds = _filled(partial, make, begun, label or path.name)
+
+    def noted(folder: Path) -> None:
+        if needs is not None:
+            write_text(folder / NEEDS, json.dumps(sorted("/".join(need.parts[-2:]) for need in needs)))
+        make(folder)
+
+    seconds = _filled(partial, noted, begun, label or path.name)
+    if gone := [need for need in needs or () if not need.is_dir()]:
+        _remove(partial)
+        raise UserError(f"{label}: {gone[0]}, which it is made from, was erased meanwhile; run again")
     files = _close(partial)
     manifest = {
         "stage": name, "key": dict(key), "seconds": seconds, "made_by": [provenance()], "files": files,

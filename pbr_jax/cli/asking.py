@@ -1,4 +1,4 @@
-"""The commands on opened runs: ask, feedback, store log, store erase."""
+"""The commands on opened runs: ask, feedback, store log, store erase; and forget."""
 
 import argparse
 import json
@@ -6,7 +6,9 @@ import time
 from typing import Any
 
 from pbr_jax.base import terminal
+from pbr_jax.base.files import replace_own
 from pbr_jax.base.types import UserError
+from pbr_jax.experiment import forgetting
 from pbr_jax.experiment.evaluation import text_of
 from pbr_jax.experiment.opening import open
 from pbr_jax.remarks.judge import Script
@@ -49,6 +51,20 @@ def _values(reply: Reply, spent: dict[str, int]) -> dict[str, Any]:
         "prompt_tokens": spent.get("generate_prompt_tokens"),
         "answer_tokens": spent.get("generate_answer_tokens"),
     }
+
+
+def forget(options: argparse.Namespace) -> None:
+    """Deletes a user, or documents of a user, everywhere within reach."""
+    receipt = forgetting.forget(
+        options.user,
+        documents=options.document or (),
+        runs=options.run or (),
+        retrain=options.retrain,
+        dry=options.dry,
+    )
+    if options.out is not None:
+        replace_own(options.out, receipt.text() + "\n", '"user"')
+    terminal.out(receipt.text())
 
 
 # -- remarks --------------------------------------------------------------------------------------------

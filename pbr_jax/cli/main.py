@@ -157,6 +157,15 @@ keys.list  serving.list_keys  list whose keys there are
   --file FILE:path!
 keys.rm  serving.remove_key  delete all keys of a user, or of trusted programs
   --file FILE:path!; --user text; --trusted switch
+forget  asking.forget  delete a user, or documents of a user, from the cache and all runs; print a receipt
+  --user text!
+  --document ID:text+  only these documents of the user
+  --run DIR:path+  runs that this cache does not know of, such as copies
+  --retrain switch  make the runs that knew the user anew, without the user
+  --dry switch  list what would be deleted
+  --out FILE:path  write the receipt to a file
+audit  running.audit*  add canaries to a run, or to a run of a config on made-up users, delete and search them
+  --canaries N:int=20  number of canaries (20)
 data  ACTION  check, import or generate data
 data.validate  data.validate  check every record of a benchmark
   --benchmark.name text!; --benchmark.root text!; --benchmark.form text; --benchmark.passages text

@@ -1,4 +1,4 @@
-"""The commands that make runs: run, sweep and check. They take any field of the config."""
+"""The commands that make runs: run, sweep, check and audit. They take any field of the config."""
 
 import argparse
 import re
@@ -13,6 +13,7 @@ from pbr_jax.checking import check as checking
 from pbr_jax.cli import flags
 from pbr_jax.config import Benchmark, Config, ConfigFile
 from pbr_jax.eval.report import report
+from pbr_jax.experiment import audit as auditing
 from pbr_jax.experiment import slices, stand_in
 from pbr_jax.experiment.cost import estimate, table
 from pbr_jax.experiment.opening import read_config
@@ -84,6 +85,17 @@ def _rehearse(plan: Plan, recorder: stand_in.Recorder) -> None:
     terminal.out(slices.table(found, failed, recorder))
     if wrong := slices.refusal(found, recorder):
         raise UserError(wrong)
+
+
+def audit(options: argparse.Namespace, words: list[str]) -> None:
+    """Tests what a deletion leaves, of a copy of a run or of a config on made-up users."""
+    is_run = len(words) == 1 and Path(words[0]).is_dir()
+    what = Path(words[0]) if is_run else flags.config(words, flags.RUN)[1]
+    with auditing.memory_of(what) as memory:
+        found = auditing.audit(memory, options.canaries)
+    terminal.out(found.text())
+    if found.after or found.shown_after:
+        raise UserError("the deletion left something of the canaries")
 
 
 def _show_examples(results: Sequence[Results]) -> None:

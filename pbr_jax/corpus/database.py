@@ -156,6 +156,10 @@ def copy(source: sqlite3.Connection, path: Path) -> None:
         with closing(sqlite3.connect(partial)) as target:
             source.backup(target)
             target.execute("INSERT OR REPLACE INTO summary VALUES ('identity', hex(randomblob(16)))")
+            target.execute(
+                "INSERT OR REPLACE INTO summary SELECT iif(name='rows', 'origin_rows', 'origin'), value "
+                "FROM summary WHERE name IN ('content', 'rows')"
+            )
             target.commit()
             target.execute("PRAGMA journal_mode=WAL")
         os.replace(partial, path)

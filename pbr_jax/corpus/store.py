@@ -165,6 +165,16 @@ class Store(Visibility):
         return self._value("remarks")
 
     @property
+    def origin(self) -> str:
+        """For a living store the content of the store that it was copied from; "" where that is unknown."""
+        return self._value("origin") or ""
+
+    @property
+    def origin_rows(self) -> int:
+        """The number of rows that it was copied with."""
+        return self._value("origin_rows")
+
+    @property
     def rows(self) -> int:
         """The number of rows, including gaps: the length of arrays over documents."""
         return self._value("rows")
@@ -238,10 +248,25 @@ class Store(Visibility):
             yield from page
             last = page[-1][0]
 
-    def texts_of(self, user: str) -> list[str]:
-        """The texts of all documents of a user, hidden ones too. Raises UserError for an unknown user."""
-        query = "SELECT text FROM texts JOIN documents USING (row) WHERE user=?"
-        return [text for (text,) in self._rows(query, (self.code(user),))]
+    def gone(self, rows: Iterable[int]) -> list[int]:
+        """Those of these rows whose documents were deleted; all of them where the store itself was."""
+        there = {row for row, _ in self.texts([*rows])} if self._path.is_file() else set()
+        return [row for row in rows if row not in there]
+
+    def texts_of(self, user: str, ids: Sequence[str] | None = None) -> list[str]:
+        """The texts of all documents of a user, hidden ones too, or of those with these ids; of passages too.
+        Raises UserError for an unknown user."""
+        query = "SELECT id, text FROM texts JOIN documents USING (row) WHERE user=?"
+        found = self._rows(query, (self.code(user),))
+        return [text for id, text in found if ids is None or id in ids]
+
+    def places(self) -> dict[tuple[str, str], bool]:
+        """The owner ("": shared) and id of all documents, hidden ones too, and whether one is to be seen."""
+        query = (
+            "SELECT COALESCE(name, ''), id, MAX(documents.gone IS NULL) FROM documents "
+            "JOIN texts USING (row) LEFT JOIN users ON code = user WHERE text IS NOT NULL GROUP BY name, id"
+        )
+        return {(user, id): bool(seen) for user, id, seen in self._rows(query)}
 
     def holds(self, user: str, id: str) -> bool:
         """Whether a user ("": the shared documents) has a document with this id that is not hidden."""

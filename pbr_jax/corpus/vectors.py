@@ -255,6 +255,9 @@ class Vectors:
             with self._store.reading():  # not while encoding: a deletion waits for readers
                 known = dict(self._store.texts(rows[start : start + CHUNK]))
             self._places[list(known)] = self._vectors.places(list(known.values()))
+            if gone := self._store.gone(known):  # deleted while they were encoded
+                erase(known[row] for row in gone)
+                self._places[gone] = _DELETED
 
 
 def complete(store: Store, vectors: VectorStore, label: str) -> None:

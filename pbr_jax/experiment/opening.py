@@ -9,6 +9,7 @@ from pbr_jax.base import file_hashes
 from pbr_jax.base.files import cache_folder
 from pbr_jax.base.types import UserError
 from pbr_jax.config import Config, from_dict
+from pbr_jax.corpus.carrying import carried
 from pbr_jax.eval.run_files import HASHED, RESULTS, read_json, verified
 from pbr_jax.experiment.plan import Plan
 from pbr_jax.experiment.run_folder import CORPUS, altered
@@ -56,7 +57,7 @@ def _open(folder: Path) -> System:
             if (folder / name).exists():
                 file_hashes.watch(folder / name)
         plan = plan_of(folder)
-        corpus = folder / CORPUS / f"{plan.data.key}.sqlite"
+        corpus = carried(plan.data.value, folder / CORPUS / f"{plan.data.key}.sqlite")
         system = plan.system(corpus)
         if not plan.store.value.living and system.remarks.exists:
             system.remarks.catch_up()  # to what a killed process has told the log alone

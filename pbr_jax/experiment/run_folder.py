@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pbr_jax.base.files import cache_folder, parse_json, private_folder, written
+from pbr_jax.base.files import cache_folder, open_private, parse_json, private_folder, written
 from pbr_jax.base.locks import locked
 from pbr_jax.base.types import UserError
 from pbr_jax.cache.artefacts import digest
@@ -20,9 +20,11 @@ from pbr_jax.eval.run_files import RESULTS, flat, sealed, verified
 
 OWNER = "run.json"
 PREDICTIONS = "predictions.jsonl"
-FILES = (OWNER, "config.json", "predictions.jsonl", "texts.jsonl", "results.json", "log.jsonl")
+TEXTS = "texts.jsonl"
+FILES = (OWNER, "config.json", PREDICTIONS, TEXTS, "results.json", "log.jsonl")
 CORPUS = "corpus"  # the folder of documents that came and went since the run (`System.add`)
 REMARKS = "remarks.sqlite"  # in it: the log of what users have told since (`System.observe`)
+_RUNS = "runs.jsonl"  # in the cache: the folders of runs
 _IDLE = ("benchmark.root", "keep_texts")
 _LARGEST = 8  # differences that are named
 
@@ -91,7 +93,11 @@ class RunFolder:
                 left.unlink(missing_ok=True)
 
     def sign(self) -> None:
-        """Writes run.json."""
+        """Writes run.json, and the folder's place to the list of runs in the cache."""
+        place = str(self.out.resolve())
+        if place not in map(str, known_runs()):
+            with open_private(cache_folder() / _RUNS) as file:
+                file.write(json.dumps(place) + "\n")
         self.write(OWNER, json.dumps(self.owner, indent=1) + "\n")
 
     def finished(self) -> dict[str, Any] | None:
@@ -123,6 +129,13 @@ class RunFolder:
         waiting = f"{self.out}: waiting for another process that writes to it"
         with locked(folder / f"{digest(str(self.out.resolve()))}.lock", waiting):
             yield
+
+
+def known_runs() -> list[Path]:
+    """The folders of runs that this cache has seen, and that are there."""
+    file = cache_folder() / _RUNS
+    places = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    return [folder for place in places if ((folder := Path(json.loads(place))) / OWNER).is_file()]
 
 
 def _read(path: Path) -> dict[str, Any] | None:

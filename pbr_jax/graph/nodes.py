@@ -304,7 +304,9 @@ class Stage(Node):
 
         self._tell_unkept()
         try:
-            return obtain(self.name, self.identity, make, _log.get(), self.label, self._within)
+            return obtain(
+                self.name, self.identity, make, _log.get(), self.label, self._within, self._made_from()
+            )
         except _Edited as edit:
             self._unkept, aside = edit.args
             self._tell_unkept()
@@ -317,6 +319,14 @@ class Stage(Node):
         )
         files = frozenset[Path]().union(*(code.files for node in nodes for code in node._codes))
         return sources.unkept(files)
+
+    def _made_from(self) -> list[Path]:
+        """The folders of the stages that it needs, directly or by values."""
+
+        def below(node: Node) -> Iterable[Node]:
+            return node.needs.values() if node is self or not isinstance(node, Stage) else ()
+
+        return [node.folder for node in _walk([self], below) if isinstance(node, Stage) and node is not self]
 
     def _tell_unkept(self) -> None:
         why = self.unkept

@@ -176,6 +176,13 @@ class Answers:
             )
         return standing
 
+    def keys(self) -> set[str]:
+        """The keys of all answers."""
+        if not self.file.is_file():
+            return set()
+        with self._connection() as connection:
+            return {key for (key,) in connection.execute("SELECT key FROM answers")}
+
     def erase(self, keys: Iterable[str]) -> int:
         """Overwrites and deletes answers; how many there were."""
         if not self.file.is_file():

@@ -1,14 +1,17 @@
-"""Which cached answers were made from which of users' texts, so that they are erased with them.
+"""Which cached answers were made from which of users' texts, and whom the cache has forgotten.
 
-Beside the cache of answers, in SQLite: a text is there as its hash, an answer as its key. A pair is on disk
-before the answer is. Where a prompt may show any text of some users, the pairs are (user, these users
-together) and (these users together, answer).
+Beside the cache of answers, in SQLite. A text or a user's name is there as its HMAC by a secret of this
+file, an answer as its key. A pair is on disk before the answer is. Where a prompt may show any text of some
+users, the pairs are (user, answer), or (user, these users together) and (these users together, answer).
 """
 
 import contextlib
 import hashlib
+import hmac
+import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 
 from pbr_jax.base.files import cache_folder
@@ -16,11 +19,20 @@ from pbr_jax.base.system_errors import located
 from pbr_jax.llm.answers_file import Answers, opened, transaction
 from pbr_jax.llm.answers_file import location as answers
 from pbr_jax.llm.cache import noted
+from pbr_jax.llm.usage import bound
 
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS reads(text BLOB, key TEXT, PRIMARY KEY (text, key)) WITHOUT ROWID",
     "CREATE INDEX IF NOT EXISTS of_key ON reads(key)",
+    "CREATE TABLE IF NOT EXISTS secret(id INTEGER PRIMARY KEY, value BLOB)",
+    "CREATE TABLE IF NOT EXISTS forgotten(name BLOB PRIMARY KEY) WITHOUT ROWID",
 )
+ANYONE = "\0"
+"""In place of a user whose texts a prompt may show: any user's."""
+
+_Shown = Sequence[Iterable[str]]
+_questions: ContextVar[_Shown] = ContextVar("questions", default=())
+_prompts: ContextVar[tuple[_Shown, Sequence[bool]] | None] = ContextVar("prompts", default=None)
 
 
 def location() -> Path:
@@ -30,43 +42,66 @@ def location() -> Path:
 
 def note(keys: Iterable[str], texts: Iterable[Sequence[str]]) -> None:
     """Keeps which texts each answer is made from."""
-    pairs = [(_hash(text), key) for key, own in zip(keys, texts, strict=True) for text in own]
-    with _connection() as connection:
+    with _connection() as (connection, mark):
+        pairs = [(mark(text), key) for key, own in zip(keys, texts, strict=True) for text in own]
         connection.executemany("INSERT OR IGNORE INTO reads VALUES (?,?)", pairs)
 
 
+def in_order(told: Sequence[bool]) -> contextlib.AbstractContextManager[object]:
+    """Around one request of a language model with one prompt for each question of `of_questions`, in order;
+    `told`: whether a prompt holds a text about its user, which may be written from others' documents."""
+    return bound(_prompts, (_questions.get(), told))
+
+
 @contextlib.contextmanager
-def of_users(users: Iterable[str]) -> Iterator[None]:
-    """Around what asks a language model: its prompts may show any text of these users."""
-    names = sorted({_name(user) for user in users})
-    together, keys = _hash("\n".join(names)).hex(), list[str]()
+def of_questions(shown: _Shown, *, texts_of_others: bool) -> Iterator[None]:
+    """Around what asks a language model about questions, whose prompts may show any text of these users.
+
+    `texts_of_others`: whether texts about users may be written from anybody's documents.
+    """
+    others, keys = {ANYONE} if texts_of_others else set(), list[str]()
 
     def keep(new: Sequence[str]) -> None:
         keys.extend(new)
+        questions, told = _prompts.get() or (None, ())
+        if questions is shown and len(told) == len(new) == len(shown):
+            users = [{*own, *(others if is_told else ())} for own, is_told in zip(shown, told)]
+            note(new, [[_name(user) for user in own] for own in users])
+            return
+        names = sorted(map(_name, others.union(*shown)))
+        with _connection() as (_, mark):
+            together = mark("\n".join(names)).hex()
         note([together, *new], [names, *([together] for _ in new)])
 
     try:
-        with noted(keep):
+        with noted(keep), bound(_questions, shown):
             yield
     finally:
         if keys:
             erase_late(keys)
 
 
-def erase(texts: Iterable[str], user: str | None = None) -> int:
-    """Erases all cached answers that were made from one of these texts, or of the user's; how many."""
-    if not location().is_file():
+def erase(texts: Iterable[str], user: str | None = None, *, unknown: bool = False) -> int:
+    """Erases all cached answers that were made from one of these texts, or of the user's; how many.
+
+    `unknown`: also those of which nobody has noted whose texts they were made from.
+    """
+    if not (location().is_file() or (unknown and answers().is_file())):
         return 0
-    with _connection() as connection:
+    with _connection() as (connection, mark):
 
         def found(texts: Iterable[str]) -> set[str]:
-            find = "SELECT key FROM reads WHERE text=?"
-            return {key for text in texts for (key,) in connection.execute(find, (_hash(text),))}
+            find = "SELECT key FROM reads WHERE text IN (?,?)"
+            pairs = ((mark(text), _older(text)) for text in texts)
+            return {key for pair in pairs for (key,) in connection.execute(find, pair)}
 
         keys = found(texts)
         if user is not None:
-            together = found([_name(user)])
+            together = found([_name(user), _name(ANYONE)])
             keys |= together | found(together)
+        if unknown:
+            noted = {key for (key,) in connection.execute("SELECT DISTINCT key FROM reads")}
+            keys |= Answers(answers()).keys() - noted
         erased = Answers(answers()).erase(keys)
         connection.executemany("DELETE FROM reads WHERE key=?", [(key,) for key in keys])
     return erased
@@ -74,11 +109,32 @@ def erase(texts: Iterable[str], user: str | None = None) -> int:
 
 def erase_late(keys: Iterable[str]) -> None:
     """Erases those of these answers whose texts were erased while they were made."""
-    with _connection() as connection:
+    with _connection() as (connection, _):
         find = "SELECT 1 FROM reads WHERE key=? LIMIT 1"
         late = [key for key in keys if connection.execute(find, (key,)).fetchone() is None]
     if late:
         Answers(answers()).erase(late)
+
+
+# -- who is forgotten ----------------------------------------------------------------------------------
+
+
+def leave_out(user: str, documents: Iterable[str] = ()) -> None:
+    """From now on the user's records, or these documents of the user, are left out of data that are read."""
+    names = [_document(user, id) for id in documents] or [_name(user)]
+    with _connection() as (connection, mark):
+        connection.executemany("INSERT OR IGNORE INTO forgotten VALUES (?)", [(mark(n),) for n in names])
+
+
+def left_out() -> Callable[[str, str | None], bool] | None:
+    """Whether a user, or a document (by its id) of a user, is left out; None: nothing is."""
+    if not location().is_file():
+        return None
+    with _connection() as (connection, mark):
+        gone = {name for (name,) in connection.execute("SELECT name FROM forgotten")}
+    if not gone:
+        return None
+    return lambda user, id: mark(_name(user) if id is None else _document(user, id)) in gone
 
 
 def _name(user: str) -> str:
@@ -86,13 +142,24 @@ def _name(user: str) -> str:
     return f"user\0{user}"
 
 
-def _hash(text: str) -> bytes:
+def _document(user: str, id: str) -> str:
+    return f"document\0{user}\0{id}"
+
+
+def _older(text: str) -> bytes:
+    """What stood for a text before there was a secret."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
 @contextlib.contextmanager
-def _connection() -> Iterator[sqlite3.Connection]:
+def _connection() -> Iterator[tuple[sqlite3.Connection, Callable[[str], bytes]]]:
+    """A transaction, and what stands for a text."""
     with located(location()), opened(location()) as connection, transaction(connection):
         for statement in _SCHEMA:
             connection.execute(statement)
-        yield connection
+        connection.execute("INSERT OR IGNORE INTO secret VALUES (0,?)", (os.urandom(32),))
+        (secret,) = connection.execute("SELECT value FROM secret").fetchone()
+        yield (
+            connection,
+            lambda text: hmac.digest(secret, text.encode("utf-8", "surrogatepass"), "sha256"),
+        )

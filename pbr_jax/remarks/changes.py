@@ -140,6 +140,18 @@ def erase_user(store: Store, log: Log, user: str) -> int:
     return len(remarks)
 
 
+def forget(store: Store, user: str, ids: Iterable[str] | None = None) -> None:
+    """Deletes a user, or documents of a user, from a store without remarks, and what was made of them."""
+    named = None if ids is None else [*ids]
+    texts = store.texts_of(user, named)
+    erase_made(texts, user)
+    if named is None:
+        store.forget(user)
+    else:
+        store.delete(user, named)
+    erase_made(texts, user)  # what others, who saw the documents until now, have made since
+
+
 def finish_erasing(store: Store, log: Log) -> None:
     """Brings the corpus to the log's version; then drops from the log the names of forgotten users and all
     bytes of what is erased."""

@@ -24,7 +24,7 @@ from pbr_jax.base.types import Document, Example, UserError
 from pbr_jax.corpus.arguments import Entry, check_documents, check_filled
 from pbr_jax.corpus.entries import Time
 from pbr_jax.corpus.store import Store
-from pbr_jax.llm import cache, reads
+from pbr_jax.llm import cache
 from pbr_jax.options import Remarks
 from pbr_jax.pipeline import Neighbour, Ranking, Searched
 from pbr_jax.remarks.changes import (
@@ -32,9 +32,9 @@ from pbr_jax.remarks.changes import (
     catch_up,
     erase_document,
     erase_late,
-    erase_made,
     erase_user,
     finish_erasing,
+    forget,
     refuse_taken,
     shown,
 )
@@ -101,11 +101,11 @@ class Stores:
         return Log(self.path, self._data)
 
     @contextmanager
-    def noted(self, users: Iterable[str]) -> Iterator[None]:
-        """Around what asks a language model about texts of users: an erased user, or remark, takes the
-        answers with it that may show their texts."""
+    def noted(self, notes: AbstractContextManager[None]) -> Iterator[None]:
+        """The same as `notes` (`reads.of_questions`); an erased remark takes the answers with it, too, that
+        may show its text."""
         if not self.exists:
-            with reads.of_users(users):
+            with notes:
                 yield
             return
         keys: list[str] = []
@@ -115,7 +115,7 @@ class Stores:
                 keys.extend(new)
 
         try:
-            with reads.of_users(users), cache.noted(note):
+            with notes, cache.noted(note):
                 yield
         finally:
             if keys:
@@ -415,26 +415,31 @@ class Living(abc.ABC):
             store.append(new)
         return new
 
-    def forget(self, user: str) -> None:
-        """Deletes a user with all documents and remarks, including shared documents made from the remarks.
+    def forget(self, user: str, ids: Iterable[str] | None = None) -> None:
+        """Deletes a user with all documents and remarks, including shared documents made from the remarks; or
+        the user's documents with these ids alone.
 
-        In the cache, vectors of these documents, texts about users that were written from them, and answers
-        of opened systems whose prompts may show them are overwritten. Other cached results and the results of
-        runs remain.
+        Gone are their texts in this system's own copy of the documents, their vectors, and cached answers
+        whose prompts may show a text of the user. What else was made of the data that the run was made from
+        stays, in the cache and in run folders: `pbr_jax.forget` and `pbr-jax forget` reach it.
 
-        Raises UserError for an unknown user.
+        Raises UserError for an unknown user or document.
         """
         check_filled(user, "user")
         user = self.store.named(user)
         self.store.history(user)  # an unknown user is an error before anything is copied
-        if self._living is not None and self.remarks.exists:
+        if ids is None and self._living is not None and self.remarks.exists:
             self.remarks.erase(user=user)
             return
-        with self._changing(grows=False) as store:
-            texts = store.texts_of(user)
-            erase_made(texts, user)
-            store.forget(user)
-            erase_made(texts, user)  # what others, who saw the documents until now, have made since
+        named = None if ids is None else [*dict.fromkeys(ids)]
+        if missing := [id for id in named or () if not self.store.texts_of(user, [id])]:
+            raise UserError(f"user {user!r} has no document {missing[0]!r}; nothing was deleted")
+        for id in [id for id in named or () if id.startswith(MADE)]:
+            self.remarks.erase(document=id)
+        rest = None if named is None else [id for id in named if not id.startswith(MADE)]
+        if rest != []:
+            with self._changing(grows=False) as store:
+                forget(store, user, rest)
 
     @contextmanager
     def _changing(self, *, grows: bool) -> Iterator[Store]:

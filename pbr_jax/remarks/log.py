@@ -23,6 +23,7 @@ from pbr_jax.base.types import UserError
 State = Literal["received", "summarised", "judged", "applied", "refused"]
 Op = Literal["add", "modify", "hide", "erase"]
 
+ANY_DATA = ""  # in place of what the documents are, once a user was forgotten in them
 _IDENTITY = (0x70627272, 2)  # "pbrr" and the schema's version
 _PATIENCE = 60.0  # seconds to wait for another process that is writing
 _SCHEMA = """
@@ -93,10 +94,11 @@ class Event(NamedTuple):
 class Log:
     """The log in a file, which is made where there is none.
 
-    `data` names what the run's documents are. Raises UserError for a log of other data, and a damaged one.
+    `data` names what the run's documents are; None: they do not matter. Raises UserError for a log of other
+    data, and a damaged one.
     """
 
-    def __init__(self, path: Path, data: str) -> None:
+    def __init__(self, path: Path, data: str | None) -> None:
         self.path, self._lock = path, threading.RLock()
         private_folder(path.parent)
         with locked(path.with_name(f"{path.name}.making")):
@@ -115,7 +117,9 @@ class Log:
                 if _identity(sql) != _IDENTITY:
                     raise UserError(f"{path} is no log of remarks of this version; move it away")
                 sql.execute(_RATINGS)
-                if self._meta(sql, "data") != data:
+                if self._meta(sql, "data") == ANY_DATA and data is not None:
+                    self.flag(sql, "data", data)
+                if data is not None and self._meta(sql, "data") != data:
                     raise UserError(
                         f"{path} holds remarks on other data than this run's; move it away, or put back the "
                         "log that belongs to this run"

@@ -1,7 +1,7 @@
 """Examples and documents: a benchmark's files, read into a store."""
 
 import dataclasses
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from pbr_jax.corpus.visibility import Visibility
 from pbr_jax.data import fingerprint, passages, read, splits, synthetic
 from pbr_jax.data import task as task_of
 from pbr_jax.graph import Node, Stage, Value
+from pbr_jax.llm import reads
 from pbr_jax.options import Benchmark, Corpus, Method, TunedGenerator
 from pbr_jax.tasks import Task
 
@@ -162,14 +163,30 @@ def _build(
     evaluated: Benchmark,
     training: Benchmark | None = None,
 ) -> None:
-    learned = () if training is None else read(training, limit_training)
+    learned = () if training is None else _read(training, limit_training)
     if training is not None and training.root != evaluated.root:
-        known = {example.user_id for example in read(evaluated, limit)}
+        known = {example.user_id for example in _read(evaluated, limit)}
         learned = (_other(example, known, training) for example in learned)
     store.build(
-        folder / "store.sqlite", read(evaluated, limit), target, learned, newest=limit_history,
+        folder / "store.sqlite", _read(evaluated, limit), target, learned, newest=limit_history,
         shared=passages.collections(evaluated), corpus=corpus,
     )  # fmt: skip
+
+
+def _read(benchmark: Benchmark, limit: int | None) -> Iterator[Example]:
+    """The examples of a split without what the cache has forgotten (`reads.leave_out`)."""
+    examples, gone = read(benchmark, limit), reads.left_out()
+    return examples if gone is None else filter(None, (_kept(example, gone) for example in examples))
+
+
+def _kept(example: Example, gone: Callable[[str, str | None], bool]) -> Example | None:
+    """An example without documents that are left out; None: its user is."""
+    if gone(example.user_id, None):
+        return None
+    lost = {document.id for document in example.profile if gone(document.user_id, document.id)}
+    profile = tuple(document for document in example.profile if document.id not in lost)
+    groups = (tuple(id for id in group if id not in lost) for group in example.relevant)
+    return dataclasses.replace(example, profile=profile, relevant=tuple(filter(None, groups)))
 
 
 def _other(example: Example, known: Container[str], training: Benchmark) -> Example:

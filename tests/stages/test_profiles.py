@@ -281,8 +281,8 @@ def test_training_prompts_have_it_too(made, write_tweets, tmp_path: Path):
 
 def keys_of(text: str) -> list[str]:
     """The cached answers that were made from a text."""
-    with reads._connection() as connection:
-        found = connection.execute("SELECT key FROM reads WHERE text=?", (reads._hash(text),)).fetchall()
+    with reads._connection() as (connection, mark):
+        found = connection.execute("SELECT key FROM reads WHERE text=?", (mark(text),)).fetchall()
     return [*answers_file.Answers(answers_file.location()).find([key for (key,) in found])]
 
 

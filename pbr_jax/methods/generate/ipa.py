@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pbr_jax.graph import Node, builds_nodes
-from pbr_jax.llm import LLM, Sampling
+from pbr_jax.llm import LLM, Sampling, reads
 from pbr_jax.llm.protocol import OnBatch
 from pbr_jax.options import Generate
 from pbr_jax.pipeline import Answer, Examples, GenerateSlot, PromptWriter, Ranking, Tally
@@ -53,7 +53,8 @@ class Ipa(Generate):
             with tally.timed("generate_llm"):
                 sampling = Sampling(max_new_tokens, self.temperature, self.top_p, self.num_beams, seed, stop)
                 messages = [prompt.messages for prompt in written]
-                texts = llm.generate(messages, sampling, on_batch=on_batch)
+                with reads.in_order([prompt.profile != "" for prompt in written]):
+                    texts = llm.generate(messages, sampling, on_batch=on_batch)
             tokens = [llm.num_tokens(prompt.messages) for prompt in written]
             tally.counts.update(
                 generate_calls=len(texts),

@@ -1,0 +1,333 @@
+"""Forgets a user, or documents of a user: in the cache, in run folders, and in data that are read later.
+
+What stays are the source files, which are their owner's. From the first step on the cache leaves the user out
+of what it reads (`reads.leave_out`). A stage of which the user's texts are a part is dropped with all that
+was made of it (`artefacts.NEEDS`); the next run makes it anew without them. Whatever a kill leaves undone the
+next call does, for the stores with the texts go last.
+"""
+
+import json
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pbr_jax.base.files import cache_folder, parse_json, private_folder
+from pbr_jax.base.locks import locked
+from pbr_jax.base.types import UserError
+from pbr_jax.cache.artefacts import NEEDS
+from pbr_jax.corpus import vectors
+from pbr_jax.corpus.store import Store
+from pbr_jax.eval.run_files import RESULTS, flat, lines, read_json, verified
+from pbr_jax.experiment.opening import read_config
+from pbr_jax.experiment.run import run
+from pbr_jax.experiment.run_folder import CORPUS, PREDICTIONS, REMARKS, TEXTS, RunFolder, known_runs
+from pbr_jax.llm import reads
+from pbr_jax.remarks import changes
+from pbr_jax.remarks.log import ANY_DATA, Log
+
+_GONE, _UNDER_WAY = ".forgotten", (".partial", ".damaged")  # ends of stages' folders
+_STORE, _TRAINED = "store.sqlite", "training.json"  # in such a folder
+_FORGETTING = "forgetting"  # in results.json while the files beside it are written anew
+_SEALS = ("digest", "files", _FORGETTING)
+_OUT_OF_REACH = (
+    "source files, which stay as they are, and what other users' records in them say of the user",
+    "exports, reports, pictures and copies of run folders or of the cache",
+    "requests that were sent to a server, backups, and blocks that a file system has freed",
+)
+
+
+@dataclass
+class Receipt:
+    """What was forgotten, or would be (`dry`), and what lies out of reach.
+
+    `stages` are those that were dropped, as NAME/KEY, and `trained` those among them that had learned from
+    the data. `runs` have the lines that were removed (`lines`), and the documents and remarks that were added
+    later. `sources` are the folders that the user's data were read from.
+    """
+
+    user: str
+    documents: list[str]
+    dry: bool
+    at: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+    cache: str = ""
+    stages: list[str] = field(default_factory=list)
+    trained: list[str] = field(default_factory=list)
+    vectors: int = 0
+    answers: int = 0
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    retrained: list[str] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
+    out_of_reach: list[str] = field(default_factory=lambda: [*_OUT_OF_REACH])
+
+    def text(self) -> str:
+        """The receipt as JSON."""
+        return json.dumps(asdict(self), indent=1, ensure_ascii=False)
+
+
+def forget(
+    user: str,
+    *,
+    documents: Sequence[str] = (),
+    runs: Iterable[str | Path] = (),
+    retrain: bool = False,
+    dry: bool = False,
+) -> Receipt:
+    """Forgets a user, or the documents of a user with these ids.
+
+    Args:
+      runs: folders of runs beside those that this cache knows of.
+      retrain: runs that knew the user are made anew in their folders, without the user.
+      dry: nothing is changed.
+
+    Raises UserError if neither the cache nor a run knows the user or one of the documents.
+    """
+    if not user or "\0" in user:
+        raise UserError(f"user is {user!r}, want a user's name")
+    receipt = Receipt(user, [*documents], dry, cache=str(cache_folder()))
+    given = [Path(path) for path in runs]
+    if bad := [path for path in given if not (path / RESULTS).is_file() and not (path / CORPUS).is_dir()]:
+        raise UserError(f"{bad[0]} is no finished run; give folders that `pbr-jax run --out` wrote")
+    private_folder(cache_folder())
+    with locked(cache_folder() / "forget.lock", "waiting for another process that forgets somebody"):
+        folders = list(dict.fromkeys(path.resolve() for path in (*given, *known_runs())))
+        person = _Person(user, receipt)
+        roots, touched = person.stages(folders)
+        configs = {path: read_config(path) for path in folders if retrain and person.stands_in(path)}
+        if dry:
+            receipt.runs = [told for path in folders if (told := person.clean(path, dry=True))]
+            return receipt
+        reads.leave_out(user, documents)
+        person.drop(roots, touched)
+        receipt.runs = [told for path in folders if (told := person.clean(path, dry=False))]
+        for path in cache_folder().glob(f"*/*{_GONE}"):  # the texts go last
+            person.erase()
+            shutil.rmtree(path)
+        person.erase()  # what others, who saw the texts until now, have made since
+    for path, config in configs.items():
+        if any(path.glob(f"{CORPUS}/*.sqlite")):
+            receipt.out_of_reach.append(f"{path} is not made anew, for documents were added to it since")
+            continue
+        run(config, path, overwrite=True)
+        receipt.retrained.append(str(path))
+    return receipt
+
+
+class _Person:
+    """A user whose texts are looked for, and what was found of them."""
+
+    def __init__(self, user: str, receipt: Receipt) -> None:
+        self.user, self.ids, self.receipt = user, receipt.documents, receipt
+        self.texts: set[str] = set()
+
+    # -- the cache -------------------------------------------------------------------------------------
+
+    def stages(self, folders: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+        """The stores of data that hold the user's texts, and the other stages that go with them.
+
+        Raises UserError where nobody knows the user, or a document.
+        """
+        there = _stages()
+        roots = [name for name, path in _data().items() if self._read(path)]
+        in_runs = [path for path in folders if self.stands_in(path)]
+        gone = reads.left_out()
+        again = gone and all(gone(self.user, id) for id in self.ids or [None])
+        if not (roots or in_runs or again):
+            what = f"document {self.ids[0]!r} of user {self.user!r}" if self.ids else f"user {self.user!r}"
+            raise UserError(
+                f"{cache_folder()} and its runs know no {what}; give the name as the data have it"
+            )
+        touched = _above(there, roots)
+        for name in touched:
+            for file in there[name].rglob("*.sqlite"):
+                self.texts.update(_texts(file))
+        self.receipt.stages = sorted({*roots, *touched})
+        self.receipt.trained = [name for name in self.receipt.stages if (there[name] / _TRAINED).is_file()]
+        return [there[name] for name in roots], [there[name] for name in touched]
+
+    def _read(self, path: Path) -> bool:
+        """Whether a stage's store has texts of the user, which are kept in mind."""
+        with closing(Store(path / _STORE)) as store:
+            if self.user not in store.columns.codes:
+                return False
+            found = store.texts_of(self.user, self.ids or None)
+        self.texts.update(found)
+        return bool(found) or not self.ids
+
+    def drop(self, roots: Iterable[Path], touched: Iterable[Path]) -> None:
+        """Takes stages away. Of what needs the roots nothing can be finished from here on (`obtain`)."""
+        for path in roots:
+            with _making(path):
+                if path.suffix != _GONE:
+                    shutil.rmtree(path.with_suffix(_GONE), ignore_errors=True)
+                    path.rename(path.with_suffix(_GONE))
+        there = _stages()  # with what was finished meanwhile
+        for path in dict.fromkeys((*touched, *(there[name] for name in _above(there, ())))):
+            with _making(path):
+                shutil.rmtree(path, ignore_errors=True)
+        if late := [path for path in _data().values() if path.suffix != _GONE and self._read(path)]:
+            self.drop(late, ())  # read before the user was left out, and finished just now
+
+    def erase(self) -> None:
+        """Erases vectors of the texts, and answers that may show them or of which nobody knows."""
+        self.receipt.vectors += vectors.erase(self.texts)
+        self.receipt.answers += reads.erase(self.texts, self.user, unknown=True)
+
+    # -- a run's folder --------------------------------------------------------------------------------
+
+    def stands_in(self, folder: Path) -> bool:
+        """Whether a run's folder has anything of the user."""
+        return bool(self.clean(folder, dry=True))
+
+    def clean(self, folder: Path, *, dry: bool) -> dict[str, Any]:
+        """Removes the user from a run's folder, and says what there was; empty: nothing."""
+        told: dict[str, Any] = {}
+        if (folder / RESULTS).is_file():
+            with RunFolder(folder, {}).alone():
+                if removed := self._clean_lines(folder, dry):
+                    told["lines"] = removed
+        for path in (folder / CORPUS).glob("*.sqlite"):
+            if path.name != REMARKS:
+                told |= self._clean_corpus(path, dry)
+        log = folder / CORPUS / REMARKS
+        if not dry and log.is_file():
+            with Log(log, None).connected() as sql:
+                Log.flag(sql, "data", ANY_DATA)
+        return {"run": str(folder), **told} if told else {}
+
+    def _clean_lines(self, folder: Path, dry: bool) -> int:
+        """Removes questions from predictions.jsonl and texts.jsonl; how many there were."""
+        values = read_json(folder / RESULTS)
+        if not values.get(_FORGETTING):
+            verified(folder)
+        config = flat(read_json(folder / "config.json"))
+        shown = self._shows(config)
+        gone = {str(line["id"]) for line in lines(folder, PREDICTIONS) if shown(line)}
+        if not gone and not values.get(_FORGETTING):
+            return 0
+        roots = [value for name, value in config.items() if name.startswith("benchmark.") and "root" in name]
+        self.receipt.sources = sorted({*self.receipt.sources, *filter(None, roots)})
+        if dry:
+            return len(gone)
+        run_folder = RunFolder(folder, {})
+        values["forgotten"] = values.get("forgotten", 0) + len(gone)
+        values["notes"] = [note for note in values.get("notes", ()) if "have no answer that" not in note]
+        bare = {name: value for name, value in values.items() if name not in _SEALS}
+        run_folder.write(RESULTS, json.dumps({**bare, _FORGETTING: True}) + "\n")
+        for name in (TEXTS, PREDICTIONS):  # the lines of the second tell which are gone
+            if not (folder / name).is_file():
+                continue
+            kept = (line for line in lines(folder, name) if str(line["id"]) not in gone)
+            run_folder.write(name, (json.dumps(line, ensure_ascii=False) + "\n" for line in kept))
+        run_folder.finish(bare)
+        return len(gone)
+
+    def _shows(self, config: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], bool]:
+        """Whether a line may hold words of the user: it is of the user, shows one of the documents, or a text
+        that a model wrote from anybody's documents."""
+        profile = config.get("prompt.profile", "none")
+        written = profile not in ("none", "summary") or config.get("prompt.profile_whose") == "other"
+        anyone = profile != "none" and written
+        learned = config.get("retrieve.remarks", "none") != "none"
+
+        def shown(line: Mapping[str, Any]) -> bool:
+            documents = line.get("documents", ())
+            own = (d for d in documents if d["user_id"] == self.user)
+            return (
+                anyone
+                or line["user_id"] == self.user
+                or any(not self.ids or d["id"] in self.ids for d in own)
+                or (learned and any(d["user_id"] == "" for d in documents))
+            )
+
+        return shown
+
+    def _clean_corpus(self, path: Path, dry: bool) -> dict[str, Any]:
+        """Removes the user from the documents and remarks that came after a run."""
+        log_path = path.with_name(REMARKS)
+        with closing(Store(path)) as store:
+            log = Log(log_path, None) if log_path.is_file() else None
+            remarks = log.remarks("user=?", self.user) if log and not self.ids else []
+            known = self.user in store.columns.codes
+            texts = store.texts_of(self.user, self.ids or None) if known else []
+            self.texts.update(texts)
+            if not (texts or remarks or (known and not self.ids)):
+                return {}
+            if not dry:
+                self._erase_in(store, log)
+            return {"documents": len(texts), "remarks": len(remarks)}
+
+    def _erase_in(self, store: Store, log: Log | None) -> None:
+        if not self.ids and log is not None:
+            changes.erase_user(store, log, self.user)
+            return
+        made = [id for id in self.ids if log is not None and id.startswith(changes.MADE)]
+        for id in made:
+            assert log is not None
+            changes.erase_document(store, log, id)
+        rest = [id for id in self.ids if id not in made and store.texts_of(self.user, [id])]
+        if rest or not self.ids:
+            changes.forget(store, self.user, rest or None)
+
+
+def _stages() -> dict[str, Path]:
+    """All stages in the cache, finished or not, by NAME/KEY; those of a deletion that was killed too."""
+    found = {}
+    for path in cache_folder().glob("*/*/"):
+        if (path / "stage.json").is_file() or path.suffix in (*_UNDER_WAY, _GONE):
+            found["/".join(path.parts[-2:])] = path
+    return found
+
+
+def _data() -> dict[str, Path]:
+    """Those of them that are stores of data, finished ones alone."""
+    found = {name: path for name, path in _stages().items() if path.suffix not in _UNDER_WAY}
+    return {n: path for n, path in found.items() if path.parent.name == "data" and (path / _STORE).is_file()}
+
+
+def _making(path: Path) -> AbstractContextManager[None]:
+    """Waits until nobody makes a stage."""
+    return locked(path.with_suffix(".lock"), f"waiting for another process that makes {path}")
+
+
+def _above(there: Mapping[str, Path], roots: Iterable[str]) -> list[str]:
+    """The stages that need one of these, or one that is not there any more, or whose needs are unknown."""
+    needs = {name: _needs(path) for name, path in there.items()}
+    gone = set(roots)
+    while new := [
+        name
+        for name, needed in needs.items()
+        if name not in gone and (needed is None or any(one in gone or one not in there for one in needed))
+    ]:
+        gone.update(new)
+    return sorted(gone - set(roots))
+
+
+def _needs(path: Path) -> list[str] | None:
+    """What a stage is made from; None: it was made before this was noted, or is not begun."""
+    if path.suffix == _GONE:
+        return []
+    if path.suffix in _UNDER_WAY and path.parent.name == "data":
+        return None
+    try:
+        return parse_json((path / NEEDS).read_bytes())
+    except (FileNotFoundError, ValueError):
+        pass
+    try:
+        needs = parse_json((path / "stage.json").read_bytes())["key"].get("needs")
+        return None if needs and path.parent.name != "data" else []
+    except (FileNotFoundError, ValueError, KeyError, AttributeError):
+        return None
+
+
+def _texts(file: Path) -> Iterator[str]:
+    """The texts of a store of a stage's own; none in another database."""
+    with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+        try:
+            yield from (text for (text,) in connection.execute("SELECT text FROM texts WHERE text NOT NULL"))
+        except sqlite3.DatabaseError:
+            return
