@@ -14,10 +14,9 @@ import shutil
 import string
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Protocol
+from typing import NamedTuple, Protocol
 
 from pbr_jax.base.files import cache_folder
 from pbr_jax.base.types import Example, UserError
@@ -28,39 +27,31 @@ from pbr_jax.experiment.opening import open
 from pbr_jax.experiment.run import run
 from pbr_jax.system import System
 
-_PIECE = 8  # letters of a canary by which it is known; a file of 1 GB has eight given ones with p = .005
+_PIECE = 8  # letters of a canary by which it is known
 _AT_ONCE = 1 << 24  # bytes
-_INSTRUCTION = "Repeat what this person always says. article: "
 _BYSTANDERS = {"bystander one": ["i love tea", "tea at noon"], "bystander two": ["football", "a goal"]}
 
 
 class Memory(Protocol):
-    """A memory of texts by users."""
+    """A memory of texts by users. `search` returns all texts that it shows or says to a user who asks, and
+    `files` the files and folders in which it keeps something. `likelihood` is log p per token that it says
+    something to a user who asks, in nats; NaN if no model can score."""
 
-    def add(self, user: str, texts: Sequence[str]) -> None:
-        """Adds texts of a user, who may be new."""
+    def add(self, user: str, texts: Sequence[str]) -> None: ...
 
-    def search(self, user: str, text: str) -> Sequence[str]:
-        """All texts that it shows or says when the user asks something."""
+    def search(self, user: str, text: str) -> Sequence[str]: ...
 
-    def delete(self, user: str) -> None:
-        """Deletes a user with all texts."""
+    def delete(self, user: str) -> None: ...
 
-    def files(self) -> Iterable[Path]:
-        """The files and folders in which it keeps something, but for the sources of the texts."""
+    def files(self) -> Iterable[Path]: ...
 
-    def likelihood(self, user: str, text: str, said: str) -> float:
-        """log p per token that it says something to a user who asks, in nats; NaN where there is no model."""
+    def likelihood(self, user: str, text: str, said: str) -> float: ...
 
 
-@dataclass
-class Audited:
-    """What was found: files that held a canary before the deletion and after it, canaries that were shown or
-    said, answers to other users that are the same as before, and mean likelihoods of canaries.
-
-    `likelier`: the share of pairs in which a deleted canary is likelier than one that was never seen; NaN
-    where there is no model.
-    """
+class Audited(NamedTuple):
+    """Files that held a canary before the deletion and after it, canaries that were shown or said, answers to
+    other users that stayed the same. `likelier`: the share of pairs in which a deleted canary is likelier
+    than one that was never added; NaN if no model can score."""
 
     canaries: int
     before: list[str]
@@ -69,25 +60,17 @@ class Audited:
     shown_after: int
     same: int
     asked: int
-    deleted: float
-    never_seen: float
     likelier: float
 
     def text(self) -> str:
         """The findings, a line each."""
-        found = f"{len(self.after)}: {', '.join(self.after)}" if self.after else "0"
-        lines = [
-            f"{self.canaries} canaries were added; files that held one: {len(self.before)}",
-            f"files that hold a piece or a hash of one after the deletion: {found}",
-            f"canaries that were shown or said: {self.shown_before} before, {self.shown_after} after",
-            f"answers to other users that stayed the same: {self.same} of {self.asked}",
-        ]
-        if not math.isnan(self.likelier):
-            lines.append(
-                f"likelihood, nats a token: {self.deleted:.3f} of deleted canaries, {self.never_seen:.3f} of "
-                f"never seen ones; the deleted one is likelier in {self.likelier:.0%} of the pairs"
-            )
-        return "\n".join(lines)
+        return (
+            f"canaries: {self.canaries}; files that held one: {len(self.before)}\n"
+            f"files that hold a piece or a hash of one after the deletion: {', '.join(self.after) or 0}\n"
+            f"canaries that were shown or said: {self.shown_before} before, {self.shown_after} after\n"
+            f"answers to other users that stayed the same: {self.same} of {self.asked}\n"
+            f"a deleted canary is likelier than one never added in {self.likelier:.0%} of the pairs"
+        )
 
 
 def audit(memory: Memory, canaries: int = 20, seed: int | None = None) -> Audited:
@@ -95,38 +78,35 @@ def audit(memory: Memory, canaries: int = 20, seed: int | None = None) -> Audite
     draw = random.Random(seed)
     words = ["".join(draw.choices(string.ascii_uppercase, k=12)) for _ in range(2 * canaries)]
     texts = [f"my secret word number {i % canaries} is {word}" for i, word in enumerate(words)]
-    planted, words_planted = texts[:canaries], words[:canaries]
-    users, (bystander, *_) = {"canary one": planted[::2], "canary two": planted[1::2]}, _BYSTANDERS
     queries = [f"what is my secret word number {i}?" for i in range(canaries)]
+    users, (bystander, *_) = (
+        {"canary one": texts[:canaries:2], "canary two": texts[1:canaries:2]},
+        _BYSTANDERS,
+    )
 
     def shown(who: Iterable[str]) -> int:
         told = [text for user in who for query in queries for text in memory.search(user, query)]
-        return sum(any(word in text for text in told) for word in words_planted)
+        return sum(any(word in text for text in told) for word in words[:canaries])
+
+    def holding() -> list[str]:
+        return _holding(memory.files(), words[:canaries], texts[:canaries])
+
+    def answers() -> list[list[str]]:
+        return [[*memory.search(user, query)] for user in _BYSTANDERS for query in queries[:2]]
 
     for user, own in (*_BYSTANDERS.items(), *users.items()):
         memory.add(user, own)
-    first = shown(users)
-    answers = [[*memory.search(user, query)] for user in _BYSTANDERS for query in queries[:2]]
-    before = _holding(memory.files(), words_planted, planted)
+    first, told, before = shown(users), answers(), holding()
     for user in users:
         memory.delete(user)
-    after = _holding(memory.files(), words_planted, planted)
-    again = [[*memory.search(user, query)] for user in _BYSTANDERS for query in queries[:2]]
-    last = shown((*users, bystander))
-    likely = [memory.likelihood(bystander, f"{text[:24]}?", text) for text in texts]
+    after, again, last = holding(), answers(), shown((*users, bystander))
+    likely = [
+        memory.likelihood(bystander, query, text) for query, text in zip(queries * 2, texts, strict=True)
+    ]
     pairs = [(a > b) + (a == b) / 2 for a in likely[:canaries] for b in likely[canaries:]]
-    return Audited(
-        canaries=canaries,
-        before=before,
-        after=sorted({*after, *_holding(memory.files(), words_planted, planted)}),
-        shown_before=first,
-        shown_after=last,
-        same=sum(a == b for a, b in zip(answers, again, strict=True)),
-        asked=len(answers),
-        deleted=fmean(likely[:canaries]),
-        never_seen=fmean(likely[canaries:]),
-        likelier=math.nan if any(map(math.isnan, likely)) else fmean(pairs),
-    )
+    same = sum(a == b for a, b in zip(told, again, strict=True))
+    likelier = math.nan if any(map(math.isnan, likely)) else fmean(pairs)
+    return Audited(canaries, before, sorted({*after, *holding()}), first, last, same, len(told), likelier)
 
 
 def _holding(places: Iterable[Path], words: Sequence[str], texts: Sequence[str]) -> list[str]:
@@ -134,7 +114,7 @@ def _holding(places: Iterable[Path], words: Sequence[str], texts: Sequence[str])
     pieces = {word[at : at + _PIECE].encode() for word in words for at in range(len(word) - _PIECE + 1)}
     hashes = [hashlib.sha256(text.encode()).digest()[:16] for text in texts]
     needles = re.compile(b"|".join(map(re.escape, (*pieces, *hashes, *(h.hex().encode() for h in hashes)))))
-    files = [f for place in places for f in (place.rglob("*") if place.is_dir() else [place])]
+    files = [file for place in places for file in (place.rglob("*") if place.is_dir() else [place])]
     return [str(file) for file in files if file.is_file() and _has(file, needles)]
 
 
@@ -154,13 +134,13 @@ def _has(path: Path, needles: re.Pattern[bytes]) -> bool:
 class Opened:
     """A copy of a finished run, whose documents are added and deleted while it is open (`System.forget`)."""
 
-    def __init__(self, folder: Path, copy: Path) -> None:
-        shutil.copytree(folder, copy)
-        self._copy = copy
+    def __init__(self, folder: Path, run: Path) -> None:
+        shutil.copytree(folder, run)
+        self._run = run
 
     @property
     def _system(self) -> System:
-        return open(self._copy)
+        return open(self._run)
 
     def add(self, user: str, texts: Sequence[str]) -> None:
         self._system.add(user, texts)
@@ -175,13 +155,13 @@ class Opened:
         self._system.forget(user)
 
     def files(self) -> list[Path]:
-        return [cache_folder(), self._copy]
+        return [cache_folder(), self._run]
 
     def likelihood(self, user: str, text: str, said: str) -> float:
-        if user not in self._system.store.columns.codes:
+        try:
+            ((_, score),) = self._system.score([Example("", user, text, text, said, time=math.inf)])
+        except UserError:  # as of a server without log-probabilities
             return math.nan
-        example = Example("", user, text, text, said, time=math.inf)
-        ((_, score),) = self._system.score([example])
         return math.nan if score is None else score.mean
 
 
@@ -189,61 +169,45 @@ class Made(Opened):
     """A run of a config on made-up users and those that are added, in a cache of its own (`forget`)."""
 
     def __init__(self, config: Config, folder: Path) -> None:
-        self._data, self._copy = folder / "data", folder / "run"
+        self._data, self._run = folder / "data", folder / "run"
         synthetic.generate(self._data, users=12)
         place = {"benchmark.name": "lamp_4", "benchmark.root": str(self._data), "benchmark.split": "dev"}
         self._config = override(config, place)
 
     def add(self, user: str, texts: Sequence[str]) -> None:
-        posts = [
+        profile = [
             {"id": f"{user} {i}", "text": text, "title": text, "date": "2020-01-01"}
             for i, text in enumerate(texts)
         ]
         for split in synthetic.SPLITS:
-            asked = {
-                "id": f"{user} {split}",
-                "user_id": user,
-                "input": f"{_INSTRUCTION}{texts[0]}",
-                "date": "2030-01-01",
-                "profile": posts,
-            }
-            _append(self._data / f"{split}_questions.json", (), asked)
-            _append(
-                self._data / f"{split}_outputs.json", ("golds",), {"id": asked["id"], "output": texts[-1]}
-            )
+            asked = {"id": f"{user} {split}", "user_id": user, "input": texts[0], "date": "2030-01-01"}
+            files = [self._data / f"{split}_{name}.json" for name in ("questions", "outputs")]
+            questions, outputs = (json.loads(file.read_text(encoding="utf-8")) for file in files)
+            questions.append({**asked, "profile": profile})
+            outputs["golds"].append({"id": asked["id"], "output": texts[-1]})
+            for file, values in zip(files, (questions, outputs), strict=True):
+                file.write_text(json.dumps(values), encoding="utf-8")
 
     @property
     def _system(self) -> System:
-        if not (self._copy / "results.json").is_file():
-            run(self._config, self._copy)
-        return open(self._copy)
+        if not (self._run / "results.json").is_file():
+            run(self._config, self._run)
+        return open(self._run)
 
     def delete(self, user: str) -> None:
         forget(user)
 
 
-def _append(path: Path, place: Sequence[str], record: dict[str, Any]) -> None:
-    values = records = json.loads(path.read_text(encoding="utf-8"))
-    for name in place:
-        records = records[name]
-    records.append(record)
-    path.write_text(json.dumps(values), encoding="utf-8")
-
-
 @contextlib.contextmanager
 def memory_of(what: Path | Config) -> Iterator[Memory]:
     """The memory of a run's folder, or of a config, with a cache of its own. Its files are deleted."""
-    with tempfile.TemporaryDirectory(prefix="pbr_jax-audit-") as name:
-        folder, cache = Path(name), os.environ.get("PBR_JAX_CACHE")
-        if isinstance(what, Path):
-            if not (what / "results.json").is_file():
-                raise UserError(f"{what} is no finished run; give a run's folder or a config")
-            yield Opened(what, folder / "run")
-            return
-        os.environ["PBR_JAX_CACHE"] = str(folder / "cache")
-        try:
+    with tempfile.TemporaryDirectory(prefix="pbr_jax-audit-") as name, contextlib.ExitStack() as ends:
+        folder, before = Path(name), os.environ.get("PBR_JAX_CACHE", "")
+        if isinstance(what, Config):
+            ends.callback(os.environ.__setitem__, "PBR_JAX_CACHE", before)  # empty: as without it
+            os.environ["PBR_JAX_CACHE"] = str(folder / "cache")
             yield Made(what, folder)
-        finally:
-            os.environ.pop("PBR_JAX_CACHE")
-            if cache is not None:
-                os.environ["PBR_JAX_CACHE"] = cache
+        elif (what / "results.json").is_file():
+            yield Opened(what, folder / "run")
+        else:
+            raise UserError(f"{what} is no finished run; give a run's folder or a config")

@@ -1,14 +1,10 @@
 """Who is forgotten is in no byte of the cache and of run folders; a run made anew never knew the user."""
 
 import json
-import os
+import math
 import shutil
-import signal
-import subprocess
-import sys
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +13,10 @@ import pytest
 import pbr_jax
 from pbr_jax.base.types import UserError
 from pbr_jax.config import Config, choose, load, names, override
-from pbr_jax.experiment import forgetting
-from pbr_jax.llm import answers_file, reads
+from pbr_jax.corpus import vectors
+from pbr_jax.experiment import audit, forgetting
+from pbr_jax.experiment.run_folder import RunFolder
+from pbr_jax.llm import reads
 from pbr_jax.remarks.judge import Script
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -36,13 +34,29 @@ SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {
     "bm25": ("bm25", {}),
     "lancedb": ("dense", {"retrieve.index": "lancedb", **QUIET}),
     "cfrag": ("cfrag", {}),
-    "purple": ("purple", {"select.num_layers": 1, "select.num_heads": 2, "select.rollouts": 2,
-                          "select.query_tokens": 16, "select.record_tokens": 12, "retrieve.k": 4}),
+    "purple": (
+        "purple",
+        {
+            "select.num_layers": 1,
+            "select.num_heads": 2,
+            "select.rollouts": 2,
+            "select.query_tokens": 16,
+            "select.record_tokens": 12,
+            "retrieve.k": 4,
+        },
+    ),
     "pbr": ("pbr", {"expand.max_new_tokens": 4, "expand.history_tokens": 64}),
     "clusterrag": ("clusterrag", {}),
     "luf": ("luf", {"stream.size": 3, "retrieve.labels.judged": 2, "retrieve.update.epochs": 1}),
-    "remarks": ("luf_small", {"stream.size": 3, "collaboration": "text", "retrieve.remarks": "all",
-                              "retrieve.labels.kind": "self"}),
+    "remarks": (
+        "luf_small",
+        {
+            "stream.size": 3,
+            "collaboration": "text",
+            "retrieve.remarks": "all",
+            "retrieve.labels.kind": "self",
+        },
+    ),
     "reader": ("bm25", {"collaboration": "signals", "generator.method": "lora", "generator.rank": 2}),
     "profiles": ("bm25", {"prompt.profile": "features", "collaboration": "text", "prompt.profile_tokens": 8}),
 }
@@ -52,7 +66,9 @@ pytestmark = pytest.mark.usefixtures("fresh_cache")
 
 def histories(prefix: str, users: int) -> dict[str, list[str]]:
     return {
-        f"{prefix}{i}": [f"CANARY{prefix}{i}x{j}x i love {TOPICS[(i + j) % 4]} day {j}" for j in range(2 + i % 3)]
+        f"{prefix}{i}": [
+            f"CANARY{prefix}{i}x{j}x i love {TOPICS[(i + j) % 4]} day {j}" for j in range(2 + i % 3)
+        ]
         for i in range(users)
     }
 
@@ -83,14 +99,17 @@ def config(system: str, models: dict[str, str], root: Path, **more: Any) -> Conf
     return override(base, {"collaboration": packaged.collaboration, **small, **fields})
 
 
-def holding(folder: Path, words: tuple[bytes, ...]) -> list[str]:
+def holding(folder: Path, words: Iterable[bytes]) -> list[str]:
     """The files below a folder that hold any of these words, sources left out."""
     files = [path for path in folder.rglob("*") if path.is_file() and "tweets" not in path.parts]
     return [str(path) for path in files if any(word in path.read_bytes() for word in words)]
 
 
-def words_of(users: tuple[str, ...]) -> tuple[bytes, ...]:
-    return tuple(f"CANARY{user.rpartition('/')[2]}x".encode() for user in users)
+def words_of(users: Sequence[str]) -> list[bytes]:
+    """What every text of users holds, and by what their vectors are known."""
+    names = [user.rpartition("/")[2] for user in users]
+    texts = [text for name in names for text in {**histories("a", 8), **histories("b", 6)}[name]]
+    return [*(f"CANARY{name}x".encode() for name in names), *map(vectors.digest, texts)]
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
@@ -111,12 +130,12 @@ def test_no_byte_of_a_user_is_left_and_a_run_made_anew_never_knew_them(
         listed = forgetting.forget(user, dry=True)
         told = forgetting.forget(user)
         assert (listed.stages, listed.trained) == (told.stages, told.trained)
-    assert holding(tmp_path, words_of(tuple(known))) == []
+    assert holding(tmp_path, words_of(known)) == []
     after = answers_of(tmp_path / "out")
     assert after.items() <= before.items()
     assert "b3" not in after
     assert pbr_jax.run(chosen, tmp_path / "anew").records()
-    assert holding(tmp_path, words_of(tuple(known))) == []
+    assert holding(tmp_path, words_of(known)) == []
     monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "never"))
     world(write_tweets, without=True)
     pbr_jax.run(chosen, tmp_path / "knew")
@@ -139,3 +158,169 @@ def is_known(user: str) -> bool:
     except UserError:
         return False
     return True
+
+
+@pytest.fixture
+def finished(tiny_models: dict[str, str], write_tweets: Write, tmp_path: Path) -> Callable[[str], Path]:
+    """A run of dense retrieval, with documents and remarks of two users that came later. It is copied with its
+    cache to a folder of a name, which has the cache from then on."""
+    chosen = config("lancedb", tiny_models, world(write_tweets), **{"retrieve.index": "exact"})
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "first/cache"))
+    pbr_jax.run(chosen, tmp_path / "first/out")
+    system = pbr_jax.open(tmp_path / "first/out")
+    judge = Script([{"remark": "tea", "verdict": "correct", "route": "personal"}])
+    for user in ("b2", "b3"):
+        system.add(user, [f"CANARY{user}x9x later i love violins"])
+        system.observe(user, f"CANARY{user}x8x i love tea", judge=judge)
+        ranked(system, user)
+    (tmp_path / "first/cache/runs.jsonl").unlink()
+
+    def copied(name: str) -> Path:
+        shutil.copytree(tmp_path / "first", tmp_path / name)
+        monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / name / "cache"))
+        return tmp_path / name
+
+    yield copied
+    monkeypatch.undo()
+
+
+def ranked(system: pbr_jax.System, user: str) -> list[tuple[str, float]]:
+    (ranking,) = system.rank([pbr_jax.Example("", user, "i love tea", "i love tea", None, time=math.inf)])
+    return [(candidate.document.text, candidate.score) for candidate in ranking]
+
+
+class Killed(BaseException):
+    """In place of a kill."""
+
+
+def killed_at(moment: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next calls end at the first, second, ... of what changes a file."""
+    left = [moment]
+
+    def dying(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            left[0] -= 1
+            if left[0] < 0:
+                raise Killed
+            return function(*arguments, **named)
+
+        return call
+
+    monkeypatch.setattr(forgetting.shutil, "rmtree", dying(shutil.rmtree))
+    monkeypatch.setattr(Path, "rename", dying(Path.rename))
+    for owner, name in ((reads, "erase"), (vectors, "erase"), (reads, "leave_out"), (RunFolder, "write")):
+        monkeypatch.setattr(owner, name, dying(getattr(owner, name)))
+
+
+def test_a_kill_at_any_moment_leaves_what_the_next_call_ends(finished: Callable[[str], Path]):
+    moments, ended = 0, False
+    while not ended:
+        folder = finished(f"killed{moments}")
+        with pytest.MonkeyPatch.context() as patch:
+            killed_at(moments, patch)
+            try:
+                forgetting.forget("b3", runs=[folder / "out"])
+                ended = True
+            except Killed:
+                moments += 1
+        forgetting.forget("b3", runs=[folder / "out"])
+        assert holding(folder, words_of(["b3"])) == []
+        assert "b2" in answers_of(folder / "out")
+    assert moments > 8
+
+
+def test_questions_during_the_deletion_bring_nothing_back_and_others_rank_as_before(
+    finished: Callable[[str], Path],
+):
+    folder = finished("asked")
+    system = pbr_jax.open(folder / "out")
+    before, stop, errors = ranked(system, "b2"), threading.Event(), list[Exception]()
+
+    def ask(user: str) -> None:
+        while not stop.is_set():
+            try:
+                ranked(system, user)
+            except UserError:
+                stop.wait(0.01)  # it has changed since it was opened
+            except Exception as error:
+                errors.append(error)
+
+    threads = [threading.Thread(target=ask, args=(user,)) for user in ("b3", "b2", "b3")]
+    for thread in threads:
+        thread.start()
+    forgetting.forget("b3", runs=[folder / "out"])
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert holding(folder, words_of(["b3"])) == []
+    assert ranked(pbr_jax.open(folder / "out"), "b2") == before
+    assert any("x9x" in text for text, _ in before)
+    assert holding(folder, words_of(["b3"])) == []
+
+
+def test_single_documents_go_and_a_name_nobody_knows_is_an_error(finished: Callable[[str], Path]):
+    folder = finished("single")
+    told = forgetting.forget("b3", documents=["b3-1"], runs=[folder / "out"])
+    assert told.runs[0]["lines"] == 1
+    assert holding(folder, [b"CANARYb3x1x"]) == []
+    system = pbr_jax.open(folder / "out")
+    assert {"CANARYb3x0x", "CANARYb3x9x"} <= {text.split()[0] for text, _ in ranked(system, "b3")}
+    assert holding(folder, [b"CANARYb3x1x"]) == []
+    for wrong in ({"user": "nobody"}, {"user": "b2", "documents": ["b3-0"]}):
+        with pytest.raises(UserError, match="know no"):
+            forgetting.forget(**wrong, runs=[folder / "out"])
+    system.forget("b2", ids=["b2-0"])
+    assert holding(folder / "out/corpus", [b"CANARYb2x0x"]) == []
+    with pytest.raises(UserError, match="user 'b2' has no document 'b2-0'; nothing was deleted"):
+        system.forget("b2", ids=["b2-0"])
+
+
+class Leaky:
+    """A memory that keeps everything in a file, and hides what is deleted."""
+
+    def __init__(self, folder: Path, *, forgets: bool) -> None:
+        self.file, self.texts, self.forgets = folder / "history.txt", dict[str, list[str]](), forgets
+
+    def add(self, user: str, texts: Sequence[str]) -> None:
+        self.texts[user] = [*texts]
+        self.file.write_text("\n".join(text for own in self.texts.values() for text in own))
+
+    def search(self, user: str, text: str) -> list[str]:
+        return self.texts.get(user, [])
+
+    def delete(self, user: str) -> None:
+        del self.texts[user]
+        if self.forgets:
+            self.add("nobody", [])
+
+    def files(self) -> list[Path]:
+        return [self.file]
+
+    def likelihood(self, user: str, text: str, said: str) -> float:
+        return math.nan
+
+
+@pytest.mark.parametrize("forgets", [True, False])
+def test_an_audit_tells_who_forgets_from_who_hides(tmp_path: Path, forgets: bool):
+    memory = Leaky(tmp_path, forgets=forgets)
+    found = audit.audit(memory, 20)
+    assert found.before == [str(memory.file)]
+    assert found.after == ([] if forgets else [str(memory.file)])
+    assert (found.shown_before, found.shown_after, found.same, found.asked) == (20, 0, 4, 4)
+
+
+@pytest.mark.parametrize("what", ["run", "config"])
+def test_an_audit_of_a_run_and_of_a_config_finds_nothing(
+    what: str, tiny_models: dict[str, str], write_tweets: Write, tmp_path: Path
+):
+    chosen = config("bm25", tiny_models, world(write_tweets), **{"prompt.max_tokens": 300})
+    if what == "run":
+        pbr_jax.run(chosen, tmp_path / "out")
+    with audit.memory_of(tmp_path / "out" if what == "run" else chosen) as memory:
+        found = audit.audit(memory, 4)
+    assert found.before
+    assert (found.after, found.shown_before, found.shown_after) == ([], 4, 0)
+    assert found.same == found.asked
+    assert 0 <= found.likelier <= 1
