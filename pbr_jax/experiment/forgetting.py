@@ -19,7 +19,7 @@ from typing import Any
 from pbr_jax.base.files import cache_folder, parse_json, private_folder
 from pbr_jax.base.locks import locked
 from pbr_jax.base.types import UserError
-from pbr_jax.cache.artefacts import NEEDS
+from pbr_jax.cache.artefacts import NEEDS, place
 from pbr_jax.corpus import vectors
 from pbr_jax.corpus.store import Store
 from pbr_jax.eval.run_files import RESULTS, flat, lines, read_json, verified
@@ -84,7 +84,8 @@ def forget(
       retrain: runs that knew the user are made anew in their folders, without the user.
       dry: nothing is changed.
 
-    Raises UserError if neither the cache nor a run knows the user or one of the documents.
+    Raises UserError if neither the cache nor a run knows the user or one of the documents, provided that the
+    data of all runs are in the cache.
     """
     if not user or "\0" in user:
         raise UserError(f"user is {user!r}, want a user's name")
@@ -97,7 +98,6 @@ def forget(
         folders = list(dict.fromkeys(path.resolve() for path in (*given, *known_runs())))
         person = _Person(user, receipt)
         roots, touched = person.stages(folders)
-        configs = {path: read_config(path) for path in folders if retrain and person.stands_in(path)}
         if dry:
             receipt.runs = [told for path in folders if (told := person.clean(path, dry=True))]
             return receipt
@@ -108,13 +108,22 @@ def forget(
             person.erase()
             shutil.rmtree(path)
         person.erase()  # what others, who saw the texts until now, have made since
-    for path, config in configs.items():
-        if any(path.glob(f"{CORPUS}/*.sqlite")):
-            receipt.out_of_reach.append(f"{path} is not made anew, for documents were added to it since")
-            continue
-        run(config, path, overwrite=True)
-        receipt.retrained.append(str(path))
+    for path in filter(_lacks_data, folders if retrain else ()):
+        try:
+            if any(path.glob(f"{CORPUS}/*.sqlite")):
+                raise UserError("documents were added to it since, which the new run would not have")
+            run(read_config(path), path, overwrite=True)
+            receipt.retrained.append(str(path))
+        except UserError as error:
+            receipt.out_of_reach.append(f"{path} is not made anew: {error}")
     return receipt
+
+
+def _lacks_data(folder: Path) -> bool:
+    """Whether a store of data that a run was made from is not in the cache."""
+    keys = read_json(folder / RESULTS).get("keys", {}) if (folder / RESULTS).is_file() else {}
+    data = [key for label, key in keys.items() if label.startswith(("data", "training_data"))]
+    return any(not place("data", key).is_dir() for key in data)
 
 
 class _Person:
@@ -136,7 +145,7 @@ class _Person:
         in_runs = [path for path in folders if self.stands_in(path)]
         gone = reads.left_out()
         again = gone and all(gone(self.user, id) for id in self.ids or [None])
-        if not (roots or in_runs or again):
+        if not (roots or in_runs or again or any(map(_lacks_data, folders))):
             what = f"document {self.ids[0]!r} of user {self.user!r}" if self.ids else f"user {self.user!r}"
             raise UserError(
                 f"{cache_folder()} and its runs know no {what}; give the name as the data have it"
