@@ -260,6 +260,14 @@ class Store(Visibility):
         found = self._rows(query, (self.code(user),))
         return [text for id, text in found if ids is None or id in ids]
 
+    def texts_by_user(self) -> dict[str, list[str]]:
+        """The texts of all users' documents, hidden ones too."""
+        query = "SELECT name, text FROM documents JOIN texts USING (row) JOIN users ON code = user"
+        found: dict[str, list[str]] = {}
+        for user, text in self._rows(f"{query} WHERE text IS NOT NULL AND name IS NOT NULL"):
+            found.setdefault(user, []).append(text)
+        return found
+
     def places(self) -> dict[tuple[str, str], bool]:
         """The owner ("": shared) and id of all documents, hidden ones too, and whether one is to be seen."""
         query = (

@@ -10,7 +10,7 @@ zeros; the text is encoded again where somebody still has it.
 import hashlib
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -132,8 +132,8 @@ class _Files:
         _write(self.vectors, [(None, vectors.astype("<f4").tobytes())])
         _write(self.names, [(None, b"".join(digests))])  # last: now the vectors are there
 
-    def erase(self, digests: set[bytes]) -> int:
-        places = [place for place, one in enumerate(self.digests(0)) if one in digests]
+    def erase(self, is_gone: Callable[[bytes], bool]) -> int:
+        places = [place for place, one in enumerate(self.digests(0)) if one != _ERASED and is_gone(one)]
         nothing = np.full(self._dim, np.nan, "<f4").tobytes()
         _write(self.vectors, [(place * self._size, nothing) for place in places])
         _write(self.names, [(place * _DIGEST, _ERASED) for place in places])
@@ -157,8 +157,9 @@ class _Files:
         return np.asarray(self._mapped[places], np.float32)
 
 
-def erase(texts: Iterable[str]) -> int:
-    """Overwrites the vectors of these texts, by all encoders, on disk; returns how many there were.
+def erase(texts: Iterable[str], also: Callable[[bytes], bool] = lambda digest: False) -> int:
+    """Overwrites the vectors of these texts, by all encoders, on disk, and those `also` whose digests are such;
+    returns how many there were.
 
     They are deleted from the files of all engines too.
     """
@@ -167,7 +168,7 @@ def erase(texts: Iterable[str]) -> int:
         width = int(folder.name.rpartition("-")[2])
         files = _Files(folder, width)
         with files.writing():
-            erased += files.erase(gone)
+            erased += files.erase(lambda one: one in gone or also(one))
         engines.erase(folder, files.erased(), width)
     return erased
 

@@ -170,6 +170,11 @@ class _Person:
     def drop(self, roots: Iterable[Path], touched: Iterable[Path]) -> None:
         """Takes stages away. Of what needs the roots nothing can be finished from here on (`obtain`)."""
         for path in roots:
+            with closing(
+                Store(path / _STORE)
+            ) as store:  # of others, who may be forgotten before it is made anew
+                texts = store.texts_by_user()
+            reads.keep_digests({user: map(vectors.digest, own) for user, own in texts.items()})
             with _making(path):
                 if path.suffix != _GONE:
                     shutil.rmtree(path.with_suffix(_GONE), ignore_errors=True)
@@ -183,7 +188,7 @@ class _Person:
 
     def erase(self) -> None:
         """Erases vectors of the texts, and answers that may show them or of which nobody knows."""
-        self.receipt.vectors += vectors.erase(self.texts)
+        self.receipt.vectors += vectors.erase(self.texts, reads.kept_digests(self.user))
         self.receipt.answers += reads.erase(self.texts, self.user, unknown=True)
 
     # -- a run's folder --------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 
@@ -26,6 +26,7 @@ _SCHEMA = (
     "CREATE INDEX IF NOT EXISTS of_key ON reads(key)",
     "CREATE TABLE IF NOT EXISTS secret(id INTEGER PRIMARY KEY, value BLOB)",
     "CREATE TABLE IF NOT EXISTS forgotten(name BLOB PRIMARY KEY) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS digests(name BLOB, digest BLOB, PRIMARY KEY (name, digest)) WITHOUT ROWID",
 )
 ANYONE = "\0"
 """In place of a user whose texts a prompt may show: any user's."""
@@ -135,6 +136,21 @@ def left_out() -> Callable[[str, str | None], bool] | None:
     if not gone:
         return None
     return lambda user, id: mark(_name(user) if id is None else _document(user, id)) in gone
+
+
+def keep_digests(digests: Mapping[str, Iterable[bytes]]) -> None:
+    """Keeps by what the vectors of users' texts are known, for the time when no store has the texts."""
+    with _connection() as (connection, mark):
+        pairs = ((mark(_name(user)), mark(one.hex())) for user, own in digests.items() for one in own)
+        connection.executemany("INSERT OR IGNORE INTO digests VALUES (?,?)", pairs)
+
+
+def kept_digests(user: str) -> Callable[[bytes], bool]:
+    """Whether a digest is kept of a user."""
+    with _connection() as (connection, mark):
+        found = connection.execute("SELECT digest FROM digests WHERE name=?", (mark(_name(user)),))
+        kept = {one for (one,) in found}
+    return lambda digest: bool(kept) and mark(digest.hex()) in kept
 
 
 def _name(user: str) -> str:
