@@ -158,7 +158,7 @@ class _Files:
 
 
 def erase(texts: Iterable[str], also: Callable[[bytes], bool] = lambda digest: False) -> int:
-    """Overwrites the vectors of these texts, by all encoders, on disk, and those `also` whose digests are such;
+    """Overwrites the vectors of these texts, by all encoders, on disk, and `also` those with such digests;
     returns how many there were.
 
     They are deleted from the files of all engines too.
