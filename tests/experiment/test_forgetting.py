@@ -30,7 +30,8 @@ SMALL: dict[str, Any] = {
        for name, value in TRAINING.items()},
 }  # fmt: skip
 QUIET: dict[str, Any] = {"generate.method": "none", "eval.likelihood": "off"}
-STREAM = {"stream.size": 3, "retrieve.update.batch_size": 2, "retrieve.update.epochs": 1}
+STREAM = {"stream.size": 3, "retrieve.update.batch_size": 2, "retrieve.update.epochs": 1,
+          "encoder.normalize": "yes"}  # fmt: skip
 SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {
     "bm25": ("bm25", {}),
     "lancedb": ("dense", {"retrieve.index": "lancedb", **QUIET}),

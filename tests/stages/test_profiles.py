@@ -321,7 +321,7 @@ def test_who_is_forgotten_is_in_nobodys_text(made, tmp_path: Path):
 def test_a_text_that_was_erased_while_it_was_written_goes_too(made, tmp_path: Path):
     run(made(prompt__profile="summary"), tmp_path / "out")
     (first,), (second,) = keys_of("i love tea"), keys_of("opera")
-    with reads._connection() as connection:  # as another process does between the note and the answer
+    with reads._connection() as (connection, _):  # as another process does between the note and the answer
         connection.execute("DELETE FROM reads WHERE key=?", (first,))
     reads.erase_late([first, second])
     assert [*answers_file.Answers(answers_file.location()).find([first, second])] == [second]
