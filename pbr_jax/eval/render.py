@@ -154,9 +154,12 @@ _LATEX = {
 
 
 def latex(page: Page) -> str:
-    """Sections and tables to \\input; needs the booktabs package."""
-    head = f"% {' '.join(page.title.split())}. Needs \\usepackage{{booktabs}}."
+    """Sections and tables to \\input; needs the packages booktabs and graphicx."""
+    head = f"% {' '.join(page.title.split())}. Needs \\usepackage{{booktabs,graphicx}}."
     return "\n\n".join([head, *filter(None, map(_latex_block, page.blocks))]) + "\n"
+
+
+_NARROWED = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}"  # where it would be too wide
 
 
 def _latex_block(block: Block) -> str:
@@ -175,10 +178,10 @@ def _latex_block(block: Block) -> str:
             ]
             body = "\n".join(" & ".join(line) + r" \\" for line in lines)
             return (
-                f"\\begin{{table}}[htbp]\n\\centering\n\\caption{{{_tex(title)}}}\n"
+                f"\\begin{{table}}[htbp]\n\\centering\n\\caption{{{_tex(title)}}}\n{_NARROWED}{{%\n"
                 f"\\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}\n\\toprule\n"
                 f"{' & '.join(map(_tex, header))} \\\\\n\\midrule\n{body}\n\\bottomrule\n"
-                "\\end{tabular}\n\\end{table}"
+                "\\end{tabular}}\n\\end{table}"
             )
         case Figure():
             return ""

@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -308,3 +310,15 @@ def test_a_measure_that_a_row_lacks_has_a_reason(tmp_path: Path, write):
     name = next(iter(json.loads((full / "results.json").read_text())["metrics"]))
     silent = change(write(tmp_path / "silent", "silent", answers(2, 0.5)), metrics={})
     assert f"silent has no {name}" in report([full, silent])
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex")
+def test_latex_compiles_and_no_table_is_wider_than_the_text(runs, tmp_path: Path):
+    head = r"\documentclass{article}\usepackage{booktabs,graphicx}\begin{document}"
+    (tmp_path / "t.tex").write_text(f"{head}\n{report(runs, 'latex')}\n\\end{{document}}\n")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    if "File `booktabs.sty' not found" in done.stdout:
+        pytest.skip("no booktabs")
+    assert done.returncode == 0, done.stdout
+    assert "Overfull" not in done.stdout
