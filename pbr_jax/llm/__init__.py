@@ -5,25 +5,15 @@ from pathlib import Path
 
 from pbr_jax import options as schema
 from pbr_jax.llm import answers_file, cache
-from pbr_jax.llm.cache import Counting
-from pbr_jax.llm.protocol import LLM, VERSION, Prompt, Sampling, Score, TooLong, naming
-from pbr_jax.llm.tokens import chat
-
-__all__ = [
-    "LLM",
-    "VERSION",
-    "Counting",
-    "Prompt",
-    "Sampling",
-    "Score",
-    "TooLong",
-    "chat",
-    "counting",
-    "is_t5",
-    "load",
-    "naming",
-    "notes",
-]
+from pbr_jax.llm.cache import Counting as Counting
+from pbr_jax.llm.protocol import LLM as LLM
+from pbr_jax.llm.protocol import VERSION as VERSION
+from pbr_jax.llm.protocol import Prompt as Prompt
+from pbr_jax.llm.protocol import Sampling as Sampling
+from pbr_jax.llm.protocol import Score as Score
+from pbr_jax.llm.protocol import TooLong as TooLong
+from pbr_jax.llm.protocol import naming as naming
+from pbr_jax.llm.tokens import chat as chat
 
 
 def load(config: schema.LLM) -> cache.Cached:

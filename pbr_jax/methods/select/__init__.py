@@ -1,11 +1,22 @@
 """Slot 4: selects and orders the documents in the prompt."""
 
-from pbr_jax.methods.select.behind import MMR, RecencyPrior
-from pbr_jax.methods.select.by_score import BM25, BM25Lamp, LateInteraction, Random, TopK
-from pbr_jax.methods.select.ceilings import Evidence, Oracle
-from pbr_jax.methods.select.cross_encoder import CrossEncoder, Tuned
-from pbr_jax.methods.select.judging import ICR, MultiLevel, Pointwise, QueryLikelihood, RankGPT
-from pbr_jax.methods.select.purple import Purple
+from pbr_jax.methods.select.behind import MMR as MMR
+from pbr_jax.methods.select.behind import RecencyPrior as RecencyPrior
+from pbr_jax.methods.select.by_score import BM25 as BM25
+from pbr_jax.methods.select.by_score import BM25Lamp as BM25Lamp
+from pbr_jax.methods.select.by_score import LateInteraction as LateInteraction
+from pbr_jax.methods.select.by_score import Random as Random
+from pbr_jax.methods.select.by_score import TopK as TopK
+from pbr_jax.methods.select.ceilings import Evidence as Evidence
+from pbr_jax.methods.select.ceilings import Oracle as Oracle
+from pbr_jax.methods.select.cross_encoder import CrossEncoder as CrossEncoder
+from pbr_jax.methods.select.cross_encoder import Tuned as Tuned
+from pbr_jax.methods.select.judging import ICR as ICR
+from pbr_jax.methods.select.judging import MultiLevel as MultiLevel
+from pbr_jax.methods.select.judging import Pointwise as Pointwise
+from pbr_jax.methods.select.judging import QueryLikelihood as QueryLikelihood
+from pbr_jax.methods.select.judging import RankGPT as RankGPT
+from pbr_jax.methods.select.purple import Purple as Purple
 
 METHODS = (
     TopK,
@@ -26,24 +37,3 @@ METHODS = (
     Evidence,
     Random,
 )
-
-__all__ = [
-    "BM25",
-    "ICR",
-    "METHODS",
-    "MMR",
-    "BM25Lamp",
-    "CrossEncoder",
-    "Evidence",
-    "LateInteraction",
-    "MultiLevel",
-    "Oracle",
-    "Pointwise",
-    "Purple",
-    "QueryLikelihood",
-    "Random",
-    "RankGPT",
-    "RecencyPrior",
-    "TopK",
-    "Tuned",
-]
