@@ -2,19 +2,11 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from concurrent.futures import Future
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-
-class _Call(Generic[T]):
-    """An item of one caller, and what became of it."""
-
-    def __init__(self, item: T) -> None:
-        self.item, self.done = item, False
-        self.result: Any = None
-        self.error: Exception | None = None
 
 
 class Gathered(Generic[T, R]):
@@ -30,21 +22,19 @@ class Gathered(Generic[T, R]):
     def __init__(self, compute: Callable[[Sequence[T]], Sequence[R | Exception]], most: int = 64) -> None:
         self._compute, self._most = compute, most
         self._changed = threading.Condition()
-        self._waiting: list[_Call[T]] = []
+        self._waiting: list[tuple[T, Future[R]]] = []
         self._busy = False
 
     def __call__(self, item: T) -> R:
-        call = _Call(item)
+        future: Future[R] = Future()
         with self._changed:
-            self._waiting.append(call)
-            while not call.done:
+            self._waiting.append((item, future))
+            while not future.done():
                 if self._busy:
                     self._changed.wait()
                 else:
                     self._lead()
-        if call.error is not None:
-            raise call.error
-        return call.result
+        return future.result()
 
     def _lead(self) -> None:
         """Computes the calls that wait. The lock is held before and after, not meanwhile."""
@@ -57,22 +47,20 @@ class Gathered(Generic[T, R]):
             self._changed.acquire()
             self._busy = False
             # After an interruption of this thread another one computes what is left.
-            self._waiting[:0] = [call for call in batch if not call.done]
+            self._waiting[:0] = [call for call in batch if not call[1].done()]
             self._changed.notify_all()
 
-    def _settle(self, batch: Sequence[_Call[T]]) -> None:
+    def _settle(self, batch: Sequence[tuple[T, Future[R]]]) -> None:
         try:
-            results = self._compute([call.item for call in batch])
+            results = self._compute([item for item, _ in batch])
         except Exception as error:
             if len(batch) > 1:
                 for call in batch:
                     self._settle([call])
                 return
-            batch[0].error, batch[0].done = error, True
-        else:
-            for call, result in zip(batch, results, strict=True):
-                if isinstance(result, Exception):
-                    call.error = result
-                else:
-                    call.result = result
-                call.done = True
+            results = [error]
+        for (_, future), result in zip(batch, results, strict=True):
+            if isinstance(result, Exception):
+                future.set_exception(result)
+            else:
+                future.set_result(result)

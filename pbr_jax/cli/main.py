@@ -150,12 +150,12 @@ mcp  serving.mcp*  give an agent the tools remember, search and forget of one us
   what RUN|CONFIG:text
   --user text!
 keys  ACTION  make, list and delete the keys of callers of serve
-keys.add  serving.add_key  make a key and print it, the only time that it is shown
+keys.add  serving.keys  make a key and print it, the only time that it is shown
   --file FILE:path!; --user text
   --trusted switch  for a program that names the user of each request itself
-keys.list  serving.list_keys  list whose keys there are
+keys.list  serving.keys  list whose keys there are
   --file FILE:path!
-keys.rm  serving.remove_key  delete all keys of a user, or of trusted programs
+keys.rm  serving.keys  delete all keys of a user, or of trusted programs
   --file FILE:path!; --user text; --trusted switch
 forget  asking.forget  delete a user, or documents of a user, from the cache and all runs; print a receipt
   --user text!

@@ -83,28 +83,14 @@ def mcp(options: argparse.Namespace, rest: list[str]) -> None:
     tools(_opened(options.what, rest)[0], options.user).run()
 
 
-# -- keys -----------------------------------------------------------------------------------------------
-
-
-def add_key(options: argparse.Namespace) -> None:
-    """Makes a key and prints it, the only time that it is shown."""
-    terminal.out(Keys(options.file).add(_user(options)))
-
-
-def list_keys(options: argparse.Namespace) -> None:
-    """Lists whose keys there are."""
-    for user in Keys(options.file).users:
-        terminal.out("trusted" if user is None else f"user {user}")
-
-
-def remove_key(options: argparse.Namespace) -> None:
-    """Deletes all keys of a user, or of trusted programs."""
-    terminal.out(f"keys deleted: {Keys(options.file).remove(_user(options))}")
-
-
-def _user(options: argparse.Namespace) -> str | None:
+def keys(options: argparse.Namespace) -> None:
+    """Makes a key and prints it, the only time that it is shown; lists whose keys there are; deletes keys."""
+    known = Keys(options.file)
+    if options.action == "list":
+        for user in known.users:
+            terminal.out("trusted" if user is None else f"user {user}")
+        return
     if (options.user is None) != options.trusted:
-        raise UserError(
-            "want --user NAME for a user's key, or --trusted for a program that names users itself"
-        )
-    return options.user
+        raise UserError("want --user NAME for a user's key, or --trusted for a program that names users")
+    made = options.action == "add"
+    terminal.out(known.add(options.user) if made else f"keys deleted: {known.remove(options.user)}")

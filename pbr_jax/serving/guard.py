@@ -56,7 +56,7 @@ class Work:
         self.under_way += 1
         loop = asyncio.get_running_loop()
         future: Future[T] = self._threads.submit(function, *values, **options)
-        future.add_done_callback(lambda _: _soon(loop, self._ended))
+        future.add_done_callback(lambda _: loop.is_closed() or loop.call_soon_threadsafe(self._ended))
         try:
             return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(future)), self._limits.seconds)
         except TimeoutError:
@@ -64,11 +64,6 @@ class Work:
 
     def _ended(self) -> None:
         self.under_way -= 1
-
-
-def _soon(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(function)
 
 
 class Metrics:

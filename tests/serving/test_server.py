@@ -115,10 +115,15 @@ def test_documents_come_are_found_and_go_with_a_receipt(serve: Serve, config: Co
     assert client("GET", "/v1/users/eve/documents").json["documents"] == added
     found = client("POST", "/v1/users/eve/search", {"text": "is the lake cold", "k": 1}).json["documents"]
     assert [(one["id"], one["text"]) for one in found] == [(added[0]["id"], "the lake is cold")]
-    exported = {"documents": added, "remarks": [], "ratings": []}
+    told = {"question": "x", "documents": [added[0]["id"], added[1]["id"]], "rating": 1}
+    assert client("POST", "/v1/users/eve/feedback", told).json == {"rated": 2}
+    one = client("DELETE", f"/v1/users/eve/documents?id={added[1]['id']}").json
+    assert one["deleted"]["documents"] == 1
+    rating = {"question": "x", "document": added[0]["id"], "value": 1}
+    exported = {"documents": [added[0], added[2]], "remarks": [], "ratings": [rating]}
     assert client("GET", "/v1/users/eve/export").json == exported
     receipt = client("DELETE", "/v1/users/eve").json
-    assert receipt["deleted"] == {"documents": 3, "remarks": 0}
+    assert receipt["deleted"] == {"documents": 2, "remarks": 0}
     assert client("GET", "/v1/users/eve/documents").json == {"documents": []}
     assert client("DELETE", "/v1/users/eve").json["deleted"]["documents"] == 0
     assert "eve" not in system.users()
