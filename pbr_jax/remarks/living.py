@@ -378,6 +378,10 @@ class Living(abc.ABC):
         """See `System`."""
 
     @abc.abstractmethod
+    def _known(self, user: str) -> str:
+        """See `System`."""
+
+    @abc.abstractmethod
     def rank(self, examples: Iterable[Example], users: Searched | None = None) -> list[Ranking]:
         """See `System`."""
 
@@ -426,7 +430,7 @@ class Living(abc.ABC):
         Raises UserError for an unknown user or document.
         """
         check_filled(user, "user")
-        user = self.store.named(user)
+        user = self._known(user) or self.store.named(user)
         self.store.history(user)  # an unknown user is an error before anything is copied
         if ids is None and self._living is not None and self.remarks.exists:
             self.remarks.erase(user=user)
@@ -440,6 +444,8 @@ class Living(abc.ABC):
         if rest != []:
             with self._changing(grows=False) as store:
                 forget(store, user, rest)
+        if named and self.remarks.exists:
+            self.remarks.log.forget_ratings(user, named)
 
     @contextmanager
     def _changing(self, *, grows: bool) -> Iterator[Store]:

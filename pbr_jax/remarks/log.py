@@ -219,6 +219,14 @@ class Log:
         with self.connected() as sql:
             return [Rating(*row) for row in sql.execute(query, (user,))]
 
+    def forget_ratings(self, user: str, documents: Sequence[str]) -> None:
+        """Deletes a user's ratings of documents, with all bytes of them."""
+        with self.changing() as sql:
+            rows = [(user, document) for document in documents]
+            sql.executemany("DELETE FROM ratings WHERE user=? AND document=?", rows)
+            self.flag(sql, "erased", 1)
+        self.purge()
+
     # -- events ----------------------------------------------------------------------------------------
 
     def append(

@@ -342,7 +342,7 @@ def _forgotten(system: System, user: str, ids: Sequence[str] | None = None) -> d
         raise Fault(404, f"{len(missing)} of these documents are not the user's; nothing was deleted")
     remarks = len(_remarks(system, user)) if ids is None else 0
     if there or system.store.named(user) in system.users():
-        system.forget(user, **({} if ids is None else {"ids": list(ids)}))
+        system.forget(user, ids)
     deleted = {"documents": len(there) if ids is None else len(set(ids)), "remarks": remarks}
     return {"deleted": deleted, "at": datetime.now(UTC).isoformat(timespec="seconds"), "not_reached": _LEFT}
 

@@ -92,8 +92,7 @@ def langgraph() -> Any:
             user = _user(namespace)
             if value is None:
                 if there is not None:
-                    forget: Any = self._system.forget
-                    forget(user, ids=[key])
+                    self._system.forget(user, ids=[key])
                 return
             now = time.time()
             fields = {

@@ -32,8 +32,7 @@ def tools(system: System, user: str) -> Any:
     @server.tool()
     def forget(ids: list[str]) -> str:
         """Deletes texts by their ids."""
-        erase: Any = system.forget
-        erase(user, ids=ids)
+        system.forget(user, ids=ids)
         return f"deleted: {len(ids)}"
 
     return server

@@ -11,7 +11,8 @@ from memories import Client
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "benchmark: of langchain-tests, which is imported here")
+    for name in ("benchmark", "vcr"):
+        config.addinivalue_line("markers", f"{name}: of langchain-tests, which is imported here")
 
 
 @pytest.fixture
