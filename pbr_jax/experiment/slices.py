@@ -34,11 +34,18 @@ _ENVIRONMENT = {
     "JAX_EXEC_TIME_OPTIMIZATION_EFFORT": "-1",  # a ninth of the time, and more temporaries than with 0
     CHILD: "1",
 }
-_NAMES = {"compiled": "step", "extend": "read shared", "admit": "read prompts", "advance": "write answers"}
-_NAMES |= {
+_NAMES = {
+    "compiled": "step",
+    "extend": "read shared",
+    "admit": "read prompts",
+    "advance": "write answers",
     "log_probabilities": "score",
     "merge_block": "search",
     "forward": "encode",
+    "states_program": "encode",
+    "TokenEncoder": "encode",
+    "cross_encoder": "read pairs",
+    "from_arrays": "choose",
     "draw": "draw profiles",
 }
 _ERROR = "pbr-jax: error: "
@@ -125,9 +132,14 @@ def _row(group: list[tuple[Program, Products]], has: Chip) -> Row:
     name, trips = program.name.lstrip("_"), _trips(program)
     weights, optimizer = _weights(program)
     row = Row(
-        program.stage, _NAMES.get(name, name.replace("_", " ")), sum(one.calls for one, _ in group), cost,
-        weights, optimizer, weights + optimizer,
-    )  # fmt: skip
+        program.stage,
+        _NAMES.get(name, name.replace("_", " ")),
+        sum(one.calls for one, _ in group),
+        cost,
+        weights,
+        optimizer,
+        weights + optimizer,
+    )
     if row.held > has.memory * _GIB:
         return row
     terminal.doing(f"compiling {row.stage}: {row.name}", slow=True)
@@ -152,10 +164,14 @@ def _row(group: list[tuple[Program, Products]], has: Chip) -> Row:
     }
     each = max(limits.values()) / cost.passes
     return row._replace(
-        held=stays + memory.temp_size_in_bytes, temporaries=memory.temp_size_in_bytes, moved=moved,
-        exchanged=exchanged, compiled=seconds, limits=limits,
+        held=stays + memory.temp_size_in_bytes,
+        temporaries=memory.temp_size_in_bytes,
+        moved=moved,
+        exchanged=exchanged,
+        compiled=seconds,
+        limits=limits,
         seconds=sum(one.calls * each * own.passes / len(one.places) for one, own in group),
-    )  # fmt: skip
+    )
 
 
 def _trips(program: Program) -> int:
@@ -184,10 +200,8 @@ def _on_chip(tree: Any) -> int:
 
 # -- what is printed -----------------------------------------------------------------------------------
 
-_HEADER = (
-    "program", "calls", "compile s", "weights MiB", "optimizer MiB", "temporaries MiB", "of a chip", "FLOPs",
-    "MiB moved", "ms", "bound by", "seconds", "collectives: count × MiB",
-)  # fmt: skip
+_HEADER = ["program", "calls", "compile s", "weights MiB", "optimizer MiB", "temporaries MiB", "of a chip"]
+_HEADER += ["FLOPs", "MiB moved", "ms", "bound by", "seconds", "collectives: number × MiB"]
 
 
 def table(found: Sequence[Row], failed: Sequence[str], recorder: Recorder) -> str:
@@ -208,12 +222,10 @@ def _cells(row: Row, has: Chip) -> list[str]:
     mib = [f"{size / _MIB:,.0f}" for size in (row.weights, row.optimizer, row.temporaries)]
     bound = max(row.limits, key=row.limits.__getitem__, default="")
     each = [f"{kind} {of.number} × {of.bytes / of.number / _MIB:.3g}" for kind, of in row.exchanged.items()]
-    return [
-        f"{row.stage}: {row.name}", f"{row.calls:,}", f"{row.compiled:.1f}", *mib,
-        f"{row.held / _GIB / has.memory:.1%}", f"{row.cost.flops:.3g}", f"{row.moved / _MIB:,.0f}",
-        f"{1e3 * row.limits.get(bound, 0):.3g}", bound or "does not fit", f"{row.seconds:.3g}",
-        ", ".join(each),
-    ]  # fmt: skip
+    cells = [f"{row.stage}: {row.name}", f"{row.calls:,}", f"{row.compiled:.1f}", *mib]
+    cells += [f"{row.held / _GIB / has.memory:.1%}", f"{row.cost.flops:.3g}", f"{row.moved / _MIB:,.0f}"]
+    cells += [f"{1e3 * row.limits.get(bound, 0):.3g}", bound or "does not fit", f"{row.seconds:.3g}"]
+    return [*cells, ", ".join(each)]
 
 
 def refusal(found: Sequence[Row], recorder: Recorder) -> str:

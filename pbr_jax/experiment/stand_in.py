@@ -202,12 +202,17 @@ def install(topology: str) -> None:
     jax.config.update("jax_enable_compilation_cache", False)
     count = len(made.devices)
     _replace(
-        jax, jit=functools.partial(_jit, made, jax.jit), device_put=made.put, default_backend=lambda: "tpu",
-        devices=lambda *_: made.devices, local_devices=lambda *_, **__: made.devices,
-        device_count=lambda *_: count, local_device_count=lambda *_: count,
+        jax,
+        jit=functools.partial(_jit, made, jax.jit),
+        device_put=made.put,
+        default_backend=lambda: "tpu",
+        devices=lambda *_: made.devices,
+        local_devices=lambda *_, **__: made.devices,
+        device_count=lambda *_: count,
+        local_device_count=lambda *_: count,
         make_array_from_callback=made.placed,
         make_array_from_process_local_data=lambda where, rows: zeros(rows, where),
-    )  # fmt: skip
+    )
     # In this order: a module that imports one of these names finds the replaced one.
     rules, pretrained = import_module("pbr_jax.models.rules"), import_module("pbr_jax.models.pretrained")
     _replace(pretrained, read_tensors=functools.partial(_tensors, pretrained.read_tensors))

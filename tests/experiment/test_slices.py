@@ -33,9 +33,13 @@ SIZES = st.integers(1, 3), st.sampled_from([1, 2, 4]), st.integers(1, 5), st.int
 @given(*SIZES)
 def test_products_of_an_encoder_are_those_that_cost_counts(layers: int, heads: int, rows: int, tokens: int):
     config = bert.BertConfig(
-        vocab_size=9, hidden_size=8 * heads, num_hidden_layers=layers, num_attention_heads=heads,
-        intermediate_size=24, max_position_embeddings=64,
-    )  # fmt: skip
+        vocab_size=9,
+        hidden_size=8 * heads,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=24,
+        max_position_embeddings=64,
+    )
     model, ids = bert.bert(config), jax.ShapeDtypeStruct((rows, tokens), jnp.int32)
     params = jax.eval_shape(model.init, jax.random.key(0))
     found = jax.make_jaxpr(lambda p, x: model.apply(p, x, segments=x))(params, ids)
@@ -49,9 +53,16 @@ def test_products_of_a_language_model_are_those_that_cost_counts(
     layers: int, heads: int, rows: int, tokens: int
 ):
     config = CausalLMConfig(
-        vocab_size=50, width=8 * heads, num_layers=layers, num_heads=heads, num_kv_heads=1, head_width=8,
-        mlp_width=24, context=64, rope=Rope(width=8, theta=1e4),
-    )  # fmt: skip
+        vocab_size=50,
+        width=8 * heads,
+        num_layers=layers,
+        num_heads=heads,
+        num_kv_heads=1,
+        head_width=8,
+        mlp_width=24,
+        context=64,
+        rope=Rope(width=8, theta=1e4),
+    )
     model, ids = causal_lm.causal_lm(config, jnp.bfloat16), jax.ShapeDtypeStruct((rows, tokens), jnp.int32)
     params = jax.eval_shape(model.init, jax.random.key(0))
     found = jax.make_jaxpr(lambda p, x: causal_lm.logits(p, model.apply(p, x, x).hidden[:, -1]))(params, ids)
