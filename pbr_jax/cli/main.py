@@ -239,8 +239,10 @@ def parser() -> argparse.ArgumentParser:
             command = groups[group].add_parser(name, **help)
             groups[name] = command.add_subparsers(required=True, metavar=function)
             continue
-        fields = function.endswith("*")  # their help comes from the config (see `flags`)
-        command = groups[group].add_parser(name, **help, allow_abbrev=False, add_help=not fields)
+        fields = function.endswith("*")
+        # The help of commands that take all fields comes from the config (see `flags`).
+        helps = not fields or any(not one.startswith("--") for one in options)
+        command = groups[group].add_parser(name, **help, allow_abbrev=False, add_help=helps)
         command.set_defaults(function=function.rstrip("*"), fields=fields, action=name)
         _add_options(command, options)
     return whole
