@@ -142,7 +142,8 @@ class _Person:
         """
         there = _stages()
         roots = [name for name, path in _data().items() if self._read(path)]
-        in_runs = [path for path in folders if self.stands_in(path)]
+        in_runs = [found for path in folders if (found := self.clean(path, dry=True))]
+        in_runs = [found for found in in_runs if not self.ids or found.get("documents")]
         gone = reads.left_out()
         again = gone and all(gone(self.user, id) for id in self.ids or [None])
         if not (roots or in_runs or again or any(map(_lacks_data, folders))):
@@ -192,10 +193,6 @@ class _Person:
         self.receipt.answers += reads.erase(self.texts, self.user, unknown=True)
 
     # -- a run's folder --------------------------------------------------------------------------------
-
-    def stands_in(self, folder: Path) -> bool:
-        """Whether a run's folder has anything of the user."""
-        return bool(self.clean(folder, dry=True))
 
     def clean(self, folder: Path, *, dry: bool) -> dict[str, Any]:
         """Removes the user from a run's folder, and says what there was; empty: nothing."""

@@ -41,8 +41,6 @@ SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {
     "pbr": ("pbr", {"expand.max_new_tokens": 4, "expand.history_tokens": 64}),
     "clusterrag": ("clusterrag", {}),
     "luf": ("luf", {**STREAM, "retrieve.labels.judged": 2}),
-    "remarks": ("luf_small", {**STREAM, "collaboration": "text", "retrieve.remarks": "all",
-                              "retrieve.labels.kind": "self"}),
     "reader": ("bm25", {"collaboration": "signals", "generator.method": "lora", "generator.rank": 2,
                         **{f"generator.training.{name}": value for name, value in TRAINING.items()}}),
     "profiles": ("bm25", {"prompt.profile": "features", "collaboration": "text",
@@ -315,7 +313,7 @@ def test_an_audit_tells_who_forgets_from_who_hides(tmp_path: Path, forgets: bool
 def test_an_audit_of_a_run_and_of_a_config_finds_nothing(
     what: str, tiny_models: dict[str, str], write_tweets: Write, tmp_path: Path
 ):
-    chosen = config("bm25", tiny_models, world(write_tweets), **{"prompt.max_tokens": 1500})
+    chosen = config("bm25", tiny_models, world(write_tweets), **{"prompt.max_tokens": 1500, **QUIET})
     if what == "run":
         pbr_jax.run(chosen, tmp_path / "out")
     with audit.memory_of(tmp_path / "out" if what == "run" else chosen) as memory:
