@@ -6,7 +6,7 @@ evidence of other conversations' questions: on LoCoMo each conversation is left 
 - "purple, ...": a linear policy weighs what the retriever's parts say of a session, from the order of memory.
   "gains" raises the probability that each choice adds evidence, "reinforce" the expected recall of the set.
 - "luf, ...": half of the weight of dense passages searches with a linear map of the question's vector. At the
-  start it is that of memory. "luf alone" has nothing beside the map.
+  start it is that of memory. "luf alone" has the map alone, and "dense passages" are how it begins.
 - "clusters": dense passages are those of the two best clusters (ClusterRAG).
 - "anchor": the question's vector has the user's anchor added (PBR), which needs the question with its names.
 - "first ten, best order" reads the evidence.
@@ -207,6 +207,7 @@ _ALONE: Overrides = {
     "retrieve.of": [],
 }
 _LUF_KEPT: Overrides = {**_LUF, **_KEPT, "retrieve.names": "keep"}
+_DENSE: Overrides = {"retrieve.method": "dense", "retrieve.k": 10, "select.method": "top_k"}
 _ANCHOR: Overrides = {"expand.method": "pbr", "expand.utterances": False, "expand.reasoning": False}
 FIXED: dict[str, Overrides] = {
     "memory": _MEMORY,
@@ -214,6 +215,8 @@ FIXED: dict[str, Overrides] = {
     "clusters": {**_MEMORY, "retrieve.of": ["bm25", "bm25", "opened"], "retrieve.of.opened.names": "i"},
     "clusters, names kept": {**_MEMORY, "retrieve.of": ["bm25", "bm25", "opened"]},
     "anchor, names kept": {**_MEMORY, **_KEPT, **_ANCHOR},
+    "dense passages": {**_DENSE, "retrieve.names": "i"},
+    "dense passages, names kept": _DENSE,
     "first ten, best order": {**_MEMORY, "retrieve.k": 10, "select.method": "best_order"},
 }
 LEARNED: dict[str, Overrides] = {
