@@ -45,6 +45,10 @@ ROWS: dict[str, Overrides] = {
     "memory": _MEMORY,
 }
 
+_TURNS: Overrides = {"corpus.chunk": "turns", "corpus.words": 1000, "corpus.stride": 1000}
+GIVEN: dict[str, Overrides] = {"mem0": _TURNS, "langmem": _TURNS}
+"""What a system is given where that is not whole sessions: those that keep messages get a turn in each."""
+
 
 def systems() -> dict[str, Overrides]:
     """The rows of the systems that have an adapter and an environment."""
@@ -54,6 +58,7 @@ def systems() -> dict[str, Overrides]:
     return {
         name: {
             **shared,
+            **GIVEN.get(name, {}),
             "retrieve.adapter": str(ADAPTERS / name / "adapter.py"),
             "retrieve.python": str(python),
         }

@@ -7,7 +7,6 @@ class `Memory`, in the system's own environment and answers them.
 import contextlib
 import functools
 import hashlib
-import itertools
 import json
 import os
 import queue
@@ -93,7 +92,6 @@ class Process:
                 "id": document.id,
                 "text": document.text,
                 "time": _iso(document.time),
-                "turns": [*turns_of(document)],
                 "fields": dict(document.fields),
             }
             for document in documents
@@ -257,13 +255,6 @@ def _read(lines: Any, replies: "queue.SimpleQueue[bytes]") -> None:
             replies.put(line)
             if not line.endswith(b"\n"):
                 return
-
-
-def turns_of(document: Document) -> list[str]:
-    """The turns of a dialogue, or the whole text where there are none."""
-    bounds = [*document.turns, len(document.text)]
-    turns = [document.text[start:end].strip() for start, end in itertools.pairwise(bounds)]
-    return [turn for turn in turns if turn] or [document.text]
 
 
 def _iso(time: float | None) -> str | None:

@@ -40,12 +40,8 @@ def encode(texts: list[str]) -> np.ndarray:
 
 def documents(user: str, seed: int) -> list[Document]:
     draw = np.random.default_rng(seed)
-    turns = [[f"{user}: " + " ".join(draw.choice(WORDS, 5)) for _ in range(4)] for _ in range(6)]
-    found = []
-    for i, of in enumerate(turns):
-        starts = np.cumsum([0, *(len(turn) + 1 for turn in of)])[:-1]
-        found.append(Document(f"s{i}", user, "\n".join(of), time=86_400.0 * i, turns=(*starts.tolist(),)))
-    return found
+    texts = [f"{user}: " + " ".join(draw.choice(WORDS, 5)) for _ in range(24)]
+    return [Document(f"s{i}", user, text, time=86_400.0 * i) for i, text in enumerate(texts)]
 
 
 @pytest.fixture

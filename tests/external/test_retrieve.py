@@ -80,11 +80,12 @@ def test_a_run_ranks_measures_and_shows_texts_by_their_sources(config: Config, t
     assert told == {"late": [["s3"], ["s1"]], "early": [["s1"], ["s2"]], "other": [["s1"]]}
     assert results.metrics == {"recall@1": 1.0}
     assert results.values["measured"]["memories"]["documents"] == 4
-    assert main(["show", str(tmp_path / "out"), "--id", "late"]) == 0
+    assert main(["show", str(tmp_path / "out"), "--question", "late"]) == 0
     shown = capsys.readouterr().out
     assert "from s3" in shown
     assert "i love tea and cats" in shown
     assert "relevant, and not ranked" not in shown
+    (tmp_path / "trec").mkdir()
     tables.write_rankings(tmp_path / "trec", tmp_path / "out", "trec")
     lines = (tmp_path / "trec" / "run.trec").read_text().splitlines()
     assert [line.split()[2] for line in lines if line.startswith("late")] == ["s3", "s1"]

@@ -27,7 +27,7 @@ class Memory:
         self.fault("add")
         for document in documents:
             self.die("before", document)
-            for turn in document["turns"]:
+            for turn in document["text"].splitlines():
                 with open(self.file, "a", encoding="utf-8") as lines:
                     lines.write(json.dumps({"user": user, "id": document["id"], "text": turn}) + "\n")
                 self.die("during", document)

@@ -1,9 +1,9 @@
-"""LangMem 0.0.30 behind `retrieve.method external`: each turn is remembered by the tool that agents call.
+"""LangMem 0.0.30 behind `retrieve.method external`: a document is remembered by the tool that agents call.
 
 python -m venv VENV && VENV/bin/pip install langmem==0.0.30 langgraph-checkpoint-sqlite
 
 The tools write into LangGraph's SQLite store and call no language model. A namespace holds what comes from
-one session of one user. Vectors come from the encoder of the run. The store needs a Python whose sqlite3 can
+one document of one user. Vectors come from the encoder of the run. The store needs a Python whose sqlite3 can
 load extensions.
 """
 
@@ -37,8 +37,7 @@ class Memory:
             tool = create_manage_memory_tool(
                 ("memories", plain(user), plain(document["id"])), store=self.store
             )
-            for turn in document["turns"]:
-                tool.invoke({"action": "create", "content": turn})
+            tool.invoke({"action": "create", "content": document["text"]})
 
     def search(self, user, query, k, time):
         from langmem import create_search_memory_tool  # type: ignore

@@ -1,4 +1,4 @@
-"""mem0 (mem0ai 2.2.1) behind `retrieve.method external`: each turn of a session is a message.
+"""mem0 (mem0ai 2.2.1) behind `retrieve.method external`: a document is a message.
 
 python -m venv VENV && VENV/bin/pip install mem0ai==2.2.1
 
@@ -40,19 +40,18 @@ class Memory:
 
     def add(self, user, documents):
         for document in documents:
-            known = {"session": document["id"], "time": document["time"]}
-            turns = [{"role": "user", "content": turn} for turn in document["turns"]]
+            known = {"document": document["id"], "time": document["time"]}
             self.lost.clear()
-            found = self.memory.add(turns, user_id=user, metadata=known, infer=self.infer)
+            found = self.memory.add(document["text"], user_id=user, metadata=known, infer=self.infer)
             if lost := [message for message in self.lost if message.startswith(LOST)]:
                 raise RuntimeError(lost[0])
-            if not self.infer and len(found["results"]) != len(turns):
-                raise RuntimeError(f"{len(found['results'])} of {len(turns)} messages were kept")
+            if not self.infer and not found["results"]:
+                raise RuntimeError("the message was not kept")
 
     def search(self, user, query, k, time):
         found = self.memory.search(query, filters={"user_id": user}, top_k=k, threshold=0.0)
         return [
-            {"text": one["memory"], "sources": [one["metadata"]["session"]], "score": one["score"]}
+            {"text": one["memory"], "sources": [one["metadata"]["document"]], "score": one["score"]}
             for one in found["results"]
         ]
 
@@ -62,7 +61,7 @@ class Memory:
             return
         found = self.memory.get_all(filters={"user_id": user}, top_k=PAGE)["results"]
         for one in found:
-            if one["metadata"]["session"] in ids:
+            if one["metadata"]["document"] in ids:
                 self.memory.delete(one["id"])
 
     def close(self):

@@ -22,7 +22,7 @@ from pbr_jax.base.files import open_private, parse_json, written
 from pbr_jax.base.types import NO_ROW, Candidate, Document, Example, UserError
 from pbr_jax.cache.artefacts import temporary_folder
 from pbr_jax.corpus.store import Store
-from pbr_jax.external.process import HOST, Memory, Process, turns_of, versions
+from pbr_jax.external.process import HOST, Memory, Process, versions
 from pbr_jax.external.server import Server
 from pbr_jax.graph import Bound, Node, Slot, Stage, Value, builds_nodes
 from pbr_jax.options import IDLE, Retrieve
@@ -31,7 +31,7 @@ from pbr_jax.stages import vectors
 from pbr_jax.stages.run import Run, keep_measures, line
 from pbr_jax.text.encode import TextEncoder
 
-_TOGETHER = 16  # documents of an addition
+_TOGETHER = 64  # documents of an addition
 _ASKED, _FILE = "asked.jsonl", "memories.jsonl"
 
 
@@ -198,7 +198,7 @@ class Session:
         new = [new[place] for place in np.argsort(times, kind="stable")]
         for start in range(0, len(new), _TOGETHER):
             documents = self._store.documents(new[start : start + _TOGETHER])
-            self._ahead.read([turn for document in documents for turn in turns_of(document)])
+            self._ahead.read([document.text for document in documents])
             self._process.add(name, documents)
         memories[number] |= seen
         return name, memories[number]
