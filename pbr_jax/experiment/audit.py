@@ -19,13 +19,16 @@ from statistics import fmean
 from typing import NamedTuple, Protocol
 
 from pbr_jax.base.files import cache_folder
-from pbr_jax.base.types import Example, UserError
+from pbr_jax.base.types import Document, Example, UserError
 from pbr_jax.config import Config, override
 from pbr_jax.data import synthetic
 from pbr_jax.experiment.forgetting import forget
 from pbr_jax.experiment.opening import open
 from pbr_jax.experiment.run import run
+from pbr_jax.external.process import Process
+from pbr_jax.methods.retrieve.external import External, MemorySystem
 from pbr_jax.system import System
+from pbr_jax.text.encode import TextEncoder
 
 _PIECE = 8  # letters of a canary by which it is known
 _AT_ONCE = 1 << 24  # bytes
@@ -198,12 +201,38 @@ class Made(Opened):
         forget(user)
 
 
+class Outside:
+    """A memory system of others behind its adapter, `retrieve.method external`."""
+
+    def __init__(self, process: Process, k: int) -> None:
+        self._process, self._k = process, k
+
+    def add(self, user: str, texts: Sequence[str]) -> None:
+        self._process.add(user, [Document(f"{user} {i}", user, text) for i, text in enumerate(texts)])
+
+    def search(self, user: str, text: str) -> list[str]:
+        return [found.text for found in self._process.search(user, text, self._k)]
+
+    def delete(self, user: str) -> None:
+        self._process.delete(user)
+
+    def files(self) -> list[Path]:
+        return self._process.files()
+
+    def likelihood(self, user: str, text: str, said: str) -> float:
+        return math.nan
+
+
 @contextlib.contextmanager
 def memory_of(what: Path | Config) -> Iterator[Memory]:
     """The memory of a run's folder, or of a config, with a cache of its own. Its files are deleted."""
     with tempfile.TemporaryDirectory(prefix="pbr_jax-audit-") as name, contextlib.ExitStack() as ends:
         folder, before = Path(name), os.environ.get("PBR_JAX_CACHE", "")
-        if isinstance(what, Config):
+        if isinstance(what, Config) and isinstance(what.retrieve, External):
+            system = MemorySystem(what.retrieve, encoder=TextEncoder(what.encoder))
+            process, *_ = ends.enter_context(system.running(folder / "system"))
+            yield Outside(process, what.retrieve.k)
+        elif isinstance(what, Config):
             ends.callback(os.environ.__setitem__, "PBR_JAX_CACHE", before)  # empty: as without it
             os.environ["PBR_JAX_CACHE"] = str(folder / "cache")
             yield Made(what, folder)

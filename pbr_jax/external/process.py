@@ -52,7 +52,6 @@ class Process:
       folder: the system's files. What an earlier process added there is still known.
       python: the Python of the system's own environment. "": this one.
       settings: what the adapter is given, as JSON.
-      variables: names of environment variables that the process may see, beside a few that it needs.
       timeout: seconds that a call may take. A process that takes longer, or ends, is started again.
       restarts: how often that may happen in one call.
 
@@ -66,14 +65,13 @@ class Process:
         *,
         python: str = "",
         settings: Mapping[str, Any] | None = None,
-        variables: Sequence[str] = (),
         timeout: float = 600.0,
         restarts: int = 2,
     ) -> None:
         self.counts, self.seconds = Counter[str](), dict[str, float]()
         self._adapter, self._folder = adapter.absolute(), folder.absolute()
         self._python, self._settings = python or sys.executable, dict(settings or {})
-        self._variables, self._timeout, self._restarts = variables, timeout, restarts
+        self._timeout, self._restarts = timeout, restarts
         self._running: subprocess.Popen[bytes] | None = None
         self._replies: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._n, self._lock = 0, threading.Lock()
@@ -88,13 +86,8 @@ class Process:
     def add(self, user: str, documents: Sequence[Document]) -> None:
         """Adds documents of a user, oldest first. The same ones of the same user are added once."""
         told = [
-            {
-                "id": document.id,
-                "text": document.text,
-                "time": _iso(document.time),
-                "fields": dict(document.fields),
-            }
-            for document in documents
+            {"id": one.id, "text": one.text, "time": _iso(one.time), "fields": dict(one.fields)}
+            for one in documents
         ]
         key = hashlib.sha256(json.dumps([user, told]).encode()).hexdigest()
         self._call("add", key=key, user=user, documents=told)
@@ -203,17 +196,18 @@ class Process:
             raise UserError(f"{self._adapter}: no such adapter; give a Python file with the class Memory")
         home = self._folder / "home"
         private_folder(home)
-        names = (*_PASSED, *self._variables)
-        passed = {name: os.environ[name] for name in names if name in os.environ}
+        passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
         with open_private(self._folder / _LOG) as log:
+            command = [self._python, "-I", str(HOST), str(self._adapter), str(self._folder)]
+            environment, pipe = {**_OFFLINE, **passed, "HOME": str(home)}, subprocess.PIPE
             try:
                 self._running = subprocess.Popen(
-                    [self._python, "-I", str(HOST), str(self._adapter), str(self._folder)],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
+                    command,
+                    stdin=pipe,
+                    stdout=pipe,
                     stderr=log,
                     cwd=home,
-                    env={**_OFFLINE, **passed, "HOME": str(home)},
+                    env=environment,
                     umask=0o077,
                     start_new_session=True,
                 )

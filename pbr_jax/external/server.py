@@ -63,15 +63,13 @@ class Server:
             vectors = self._encode(list(texts))
         self._count(embedding_texts=len(texts))
         data = [{"object": "embedding", "index": i, "embedding": v.tolist()} for i, v in enumerate(vectors)]
-        usage = {"prompt_tokens": 0, "total_tokens": 0}
-        return 200, {"object": "list", "model": str(request.get("model", "")), "data": data, "usage": usage}
+        return 200, {"object": "list", "model": str(request.get("model", "")), "data": data, "usage": _NONE}
 
     def chat(self, request: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         """The status and the reply of the server to a request for an answer."""
         if not self._upstream:
             return 503, _error("no server for a language model was given")
-        headers = {"Content-Type": "application/json"}
-        headers |= {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self._key or 'none'}"}
         body = json.dumps({**request, "stream": False}).encode()
         asked = urllib.request.Request(f"{self._upstream}/chat/completions", body, headers)
         try:
@@ -110,6 +108,7 @@ class Server:
 
 
 _TOKENS = ("prompt_tokens", "completion_tokens")
+_NONE = {"prompt_tokens": 0, "total_tokens": 0}
 
 
 def _error(message: str) -> dict[str, Any]:

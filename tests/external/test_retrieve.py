@@ -221,3 +221,24 @@ def test_rankings_keep_texts_of_their_own(config: Config, tmp_path: Path):
     ]
     Rankings.keep(tmp_path, [(example.id, _kept(ranking))])
     assert list(Rankings(tmp_path).read(store, [example])) == [ranking]
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_an_audit_finds_what_a_memory_system_keeps(
+    fields: dict[str, Any], tmp_path: Path, kept: bool, capsys: pytest.CaptureFixture[str]
+):
+    adapter = tmp_path / "adapter.py"
+    text = TOY.read_text()
+    deletes = 'with open(self.file, "w", encoding="utf-8") as lines:'
+    assert text.count(deletes) == 1
+    adapter.write_text(
+        text.replace(deletes, deletes.replace("self.file", 'self.file + ".old"')) if kept else text
+    )
+    given = fields | {"retrieve.adapter": str(adapter), "retrieve.k": 20}
+    file = tmp_path / "config.py"
+    file.write_text("from pbr_jax.config import Config\n\n\ndef get_config():\n    return Config()\n")
+    words = [f"--{name}={value}" for name, value in given.items()]
+    assert main(["audit", str(file), *words]) == (2 if kept else 0)
+    said = capsys.readouterr().out
+    assert "canaries that were shown or said: 20 before" in said
+    assert ("memory.jsonl" in said) == kept

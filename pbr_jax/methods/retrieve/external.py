@@ -132,16 +132,21 @@ class MemorySystem:
         self._options, self._encoder = options, encoder
 
     @contextlib.contextmanager
-    def session(self, folder: Path, store: Store) -> Iterator["Session"]:
+    def running(self, folder: Path) -> Iterator[tuple[Process, Server, "Ahead"]]:
         """The system over its files in a folder, which an earlier process may have left."""
-        o, encoder, ahead = self._options, self._encoder, Ahead(self._encoder)
-        given = json.loads(o.settings or "{}")
-        key = os.environ.get(o.key_variable, "")
+        o, ahead = self._options, Ahead(self._encoder)
+        key, adapter = os.environ.get(o.key_variable, ""), Path(o.adapter)
         with Server(ahead.encode, o.url, key, o.timeout) as server:
-            told = {"base_url": server.url, "model": o.model, "dimensions": encoder.dim, **given}
-            adapter = Path(o.adapter)
+            told = {"base_url": server.url, "model": o.model, "dimensions": self._encoder.dim}
+            told |= json.loads(o.settings or "{}")
             with Process(adapter, folder, python=o.python, settings=told, timeout=o.timeout) as process:
-                yield Session(process, server, store, ahead)
+                yield process, server, ahead
+
+    @contextlib.contextmanager
+    def session(self, folder: Path, store: Store) -> Iterator["Session"]:
+        """The same, told what the questions of a store may see."""
+        with self.running(folder) as (process, server, ahead):
+            yield Session(process, server, store, ahead)
 
 
 class Ahead:
