@@ -64,7 +64,7 @@ class TrainingTask(NamedTuple):
 class Fitted(NamedTuple):
     """The best parameters (without an evaluation: the last), their step, and the lines of metrics.jsonl.
 
-    `moved`: of each head |parameters - start| / |start|. `report`: further numbers of the training, as JSON.
+    `moved`: of each head `|parameters - start| / |start|`. `report`: further numbers, as JSON.
     `notes`: what its user should know.
     """
 
