@@ -6,6 +6,7 @@ retriever's candidates; the row "dense" is the order of these. The controls are 
 trained on the same values, assigned to other candidates of the same question. "random choice" learns nothing.
 "best by rewards" and "evidence" read the answers. The feedback on a candidate is the likelihood of the answer
 after this candidate alone, which is also what is reported, so most of the evaluation comes from the cache.
+In the rows "names i", the speaker's name in a question becomes "I" before the dense retriever embeds it.
 
 Documents are turns, or passages of sessions (with `--corpus.chunk words` instead of `--benchmark.form
 turns`). On a sample:
@@ -58,9 +59,11 @@ _GENERATOR: Overrides = {"generator.method": "lora", "generator.k": 1}
 ROWS: dict[str, Overrides] = {
     "no memory": {"retrieve.method": "none"},
     "dense": {"retrieve.method": "dense"},
+    "dense, names i": {"retrieve.method": "dense", "retrieve.names": "i"},
     "fused": {},
     "random choice": {"select.method": "random"},
     "ropg": _ROPG,
+    "ropg, names i": {**_ROPG, "retrieve.names": "i"},
     "ropg, shuffled": {**_ROPG, **_SHUFFLED},
     "cfrag retriever": _RETRIEVER,
     "cfrag reranker": _RERANKER,
@@ -73,6 +76,9 @@ ROWS: dict[str, Overrides] = {
     "best by rewards": {"select.method": "oracle"},
     "evidence": {"select.method": "evidence"},
 }
+
+
+SEVERAL_SEEDS = ("ropg", "cfrag reranker", "purple match")
 
 
 def get_config() -> Config:
@@ -90,4 +96,5 @@ def get_config() -> Config:
 
 def sweep() -> Iterator[Overrides]:
     for name, row in ROWS.items():
-        yield {"system": name, **row}
+        for seed in range(3 if name in SEVERAL_SEEDS else 1):
+            yield {"system": name, "seed": seed, **row}
