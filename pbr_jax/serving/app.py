@@ -125,7 +125,8 @@ def application(
         return HTMLResponse(page, headers=_SAFE)
 
     _add_openai(app, service)
-    _add_users(app, service)
+    _add_documents(app, service)
+    _add_feedback(app, service)
     return Guard(app, limits=limits, metrics=service.metrics, hosts=hosts)
 
 
@@ -268,8 +269,8 @@ def _told(document: Document) -> dict[str, Any]:
             "shared": document.shared}  # fmt: skip
 
 
-def _add_users(app: Any, service: Service) -> None:
-    """What a user has: documents, remarks, ratings, and their deletion."""
+def _add_documents(app: Any, service: Service) -> None:
+    """A user's documents."""
     from fastapi import Query
     from pydantic import BaseModel, Field
 
@@ -284,13 +285,6 @@ def _add_users(app: Any, service: Service) -> None:
     class Searched(BaseModel):
         text: str
         k: int | None = Field(None, ge=1)
-
-    class Feedback(BaseModel):
-        remark: str | None = None
-        request: str | None = None
-        rating: int | None = Field(None, ge=-1, le=1)
-        question: str | None = None
-        documents: list[str] = []
 
     @app.get("/v1/users/{user}/documents")
     async def documents(user: str, asked: Any = who) -> Any:
@@ -313,6 +307,20 @@ def _add_users(app: Any, service: Service) -> None:
         name = service.owner(asked, user)
         found = await service.run(system.search, name, body.text, body.k)
         return {"documents": _shown(found, name, system)}
+
+
+def _add_feedback(app: Any, service: Service) -> None:
+    """A user's remarks and ratings, export and deletion."""
+    from pydantic import BaseModel, Field
+
+    who, system = _callers(service), service.system
+
+    class Feedback(BaseModel):
+        remark: str | None = None
+        request: str | None = None
+        rating: int | None = Field(None, ge=-1, le=1)
+        question: str | None = None
+        documents: list[str] = []
 
     @app.post("/v1/users/{user}/feedback")
     async def feedback(user: str, body: Feedback, asked: Any = who) -> Any:
