@@ -53,10 +53,11 @@ def run(options: argparse.Namespace, words: list[str]) -> None:
         )
     elif options.dry:
         plan = Plan(config)
+        if stand_in.recorder is not None or not options.topology:
+            plan.check()  # with the devices of the slice, where there is one
         if stand_in.recorder is not None:
             _rehearse(plan, stand_in.recorder)
             return
-        plan.check()
         terminal.out(tree(plan.last))
         if options.cost:
             terminal.out(f"\n{table(estimate(plan))}")

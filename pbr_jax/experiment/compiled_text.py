@@ -46,14 +46,27 @@ def collectives(text: str, trips: int = 1) -> dict[str, Collective]:
                 size = max(sizes, default=0) if "-start" in match[1] else sum(sizes)  # a start has both ends
                 count, total = found.get(kind, Collective())
                 found[kind] = Collective(count + times, total + times * size)
-            known = _TRIPS.search(line)
-            inside = times * (int(known[1]) if known else trips if kind == "while" else 1)
+            inside = times * (_turns(line, lines) or trips if kind == "while" else 1)
             for called in _CALLED.finditer(line):
                 for one in called[1].split(","):
                     visit(one.strip().lstrip("%"), inside)
 
     visit(entry, 1)
     return found
+
+
+def _turns(line: str, lines: Mapping[str, list[str]]) -> int:
+    """How often a loop runs: as the text says, or up to a constant of its condition; 0: unknown."""
+    if known := _TRIPS.search(line):
+        return int(known[1])
+    named = re.search(r"condition=%([\w.\-]+)", line)
+    condition = lines.get(named[1], []) if named else []
+    compared = [one for one in condition if "ROOT" in one and " compare(" in one and "direction=LT" in one]
+    for name in re.findall(r"%([\w.\-]+)", compared[0].partition(" compare(")[2]) if compared else ():
+        for one in condition:
+            if f" %{name} = " in one and (limit := re.search(r" constant\((\d+)\)", one)):
+                return int(limit[1])
+    return 0
 
 
 def _size(array: re.Match[str]) -> int:

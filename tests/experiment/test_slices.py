@@ -89,6 +89,33 @@ def test_loops_count_as_often_as_they_run():
     assert products(jax.make_jaxpr(f)(x, w).jaxpr).flops == 5 * 8 * 2 * (2 * 4 * 4)
 
 
+TPU_LOOP = """
+%condition (p: (s32[], bf16[64,128])) -> pred[] {
+  %p = (s32[]{:T(128)}, bf16[64,128]{1,0:T(8,128)(2,1)}) parameter(0)
+  %limit.1 = s32[]{:T(128)} constant(5)
+  %count = s32[]{:T(128)} get-tuple-element(%p), index=0
+  ROOT %lt = pred[]{:T(512)} compare(%count, %limit.1), direction=LT
+}
+
+%body (p: (s32[], bf16[64,128])) -> (s32[], bf16[64,128]) {
+  %p.1 = (s32[]{:T(128)}, bf16[64,128]{1,0:T(8,128)(2,1)}) parameter(0)
+  %x = bf16[64,128]{1,0:T(8,128)(2,1)} get-tuple-element(%p.1), index=1
+  %sum = bf16[64,128]{1,0:T(8,128)(2,1)S(1)} all-reduce(%x), replica_groups={{0,1}}, to_apply=%add
+}
+
+ENTRY %main (a: bf16[64,128]) -> bf16[64,128] {
+  %t = (s32[]{:T(128)}, bf16[64,128]{1,0:T(8,128)(2,1)}) tuple(%zero, %a)
+  %while = (s32[]{:T(128)}, bf16[64,128]{1,0:T(8,128)(2,1)}) while(%t), condition=%condition, body=%body
+}
+"""
+
+
+def test_a_loop_of_a_tpu_program_counts_up_to_the_constant_of_its_condition():
+    assert collectives(TPU_LOOP) == {"all-reduce": Collective(5, 5 * 64 * 128 * 2)}
+    unknown = TPU_LOOP.replace("constant(5)", "parameter(1)")
+    assert collectives(unknown, trips=7) == {"all-reduce": Collective(7, 7 * 64 * 128 * 2)}
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
