@@ -40,7 +40,7 @@ SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {
                           "select.query_tokens": 16, "select.record_tokens": 12, "retrieve.k": 4}),
     "pbr": ("pbr", {"expand.max_new_tokens": 4, "expand.history_tokens": 64}),
     "clusterrag": ("clusterrag", {}),
-    "luf": ("luf", {**STREAM, "retrieve.labels.judged": 2}),
+    "luf": ("luf", {**STREAM, "retrieve.labels.judged": 2, "collaboration": "text"}),
     "reader": ("bm25", {"collaboration": "signals", "generator.method": "lora", "generator.rank": 2,
                         **{f"generator.training.{name}": value for name, value in TRAINING.items()}}),
     "profiles": ("bm25", {"prompt.profile": "features", "collaboration": "text",
