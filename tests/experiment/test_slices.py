@@ -136,6 +136,36 @@ def test_what_cannot_be_compiled_is_one_line(words, told, tmp_path, monkeypatch,
 # -- whole runs ----------------------------------------------------------------------------------------
 
 
+ELSEWHERE = """
+import jax, re, sys
+from jax import export
+from pbr_jax.experiment import stand_in
+stand_in.CHIPS["cpu"] = stand_in.CHIPS["v5e"]
+stand_in.devices = lambda topology, devices=tuple(jax.devices()): [*devices]
+stand_in.install("cpu:8")
+from pbr_jax.config import found, load, override
+from pbr_jax.experiment import slices
+from pbr_jax.experiment.plan import Plan
+file = load(found(sys.argv[1]))
+fields = {**dict(zip(sys.argv[2::2], sys.argv[3::2])), "llm.tensor_parallel": 2}  # a mesh of its own
+plan = Plan(override(file.config, {**fields, "limit": 2, "limit_training": 8}, file.path))
+assert slices.rehearsed(plan.last, stand_in.recorder) == []
+seen = set()
+for program in stand_in.recorder.programs:
+    if program.stage not in ("embed", "user_encoder", "feedback_retriever"):
+        continue  # the others take minutes
+    if id(program.jitted) in seen or not slices.products(program.traced.jaxpr).flops:
+        continue
+    seen.add(id(program.jitted))
+    export.export(program.jitted, platforms=["cuda", "tpu"])(*program.arguments, **program.named)
+    compiled = program.traced.lower().compile()
+    held = slices._on_chip([program.arguments, program.named])
+    memory = compiled.memory_analysis().argument_size_in_bytes
+    gathered = re.findall(r" = \\w+\\[([\\d,]*)\\]\\S* all-gather", compiled.as_text())
+    print("PROGRAM", program.stage, program.name.lstrip("_"), held, memory, *gathered)
+"""
+
+
 def in_process(tmp_path: Path, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     environment = {
         "PBR_JAX_CACHE": str(tmp_path / "cache"),
@@ -145,6 +175,24 @@ def in_process(tmp_path: Path, *command: str, **environment: str) -> subprocess.
     return subprocess.run(
         [sys.executable, *command], env=os.environ | environment, capture_output=True, text=True, cwd=tmp_path
     )
+
+
+@pytest.mark.long
+def test_programs_lower_for_gpus_and_tpus_and_take_the_bytes_that_are_said(tiny_models, tmp_path):
+    """Rehearsed on virtual devices of the CPU, whose compiler says what arguments take."""
+    fields = [word for pair in tiny_models.items() for word in pair]
+    flags = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+    done = in_process(tmp_path, "-c", ELSEWHERE, "cfrag", *fields, **flags)
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("PROGRAM")]
+    names = {(stage, name) for stage, name, *_ in lines}
+    wanted = {("embed", "forward"), ("user_encoder", "compiled"), ("feedback_retriever", "advance")}
+    assert wanted <= names
+    for _, _, held, memory, *_ in lines:
+        assert int(held) == pytest.approx(int(memory), rel=0.1, abs=1024)
+    # A step gathers the vectors that its loss compares, [rows, width], and numbers of rows: no layer.
+    for _, name, _, _, *gathered in lines:
+        assert name != "compiled" or all(shape.count(",") < 2 for shape in gathered)
 
 
 needs_libtpu = pytest.mark.skipif(
