@@ -5,6 +5,13 @@ Shi et al. (CFRAG), https://arxiv.org/abs/2504.05731, 2025, Eq. 9-10::
     h = [CLS] state of (query, document),  S(u, q, d) = MLP_3(concat(h, MLP_2(e_u)))
 
 The reranker without users is the same body with its pretrained classification head.
+
+>>> sizes = {"vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+>>> body = bert.BertConfig(**sizes, intermediate_size=8, max_position_embeddings=4)
+>>> model = cross_encoder(CrossEncoderConfig(body=body, user_width=0))
+>>> params, pairs = model.init(jax.random.key(0)), jnp.ones((2, 4), int)
+>>> model.apply(params, pairs, None, mask=pairs > 0).shape
+(2,)
 """
 
 from collections.abc import Callable, Iterable
@@ -65,13 +72,6 @@ def cross_encoder(config: CrossEncoderConfig) -> CrossEncoder:
 
     Parameters: `body` as in `bert`; `head`, `user` and `score` if the config has them. `apply` raises
     ValueError if the config lacks `user_width`, and `relevance` if it lacks `head`.
-
-    >>> sizes = {"vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
-    >>> body = bert.BertConfig(**sizes, intermediate_size=8, max_position_embeddings=4)
-    >>> model = cross_encoder(CrossEncoderConfig(body=body, user_width=0))
-    >>> params, pairs = model.init(jax.random.key(0)), jnp.ones((2, 4), int)
-    >>> model.apply(params, pairs, None, mask=pairs > 0).shape
-    (2,)
     """
     body, head, user, score = parts = _parts(config)
 

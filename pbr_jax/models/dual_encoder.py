@@ -5,6 +5,13 @@ Shi et al. (CFRAG), https://arxiv.org/abs/2504.05731, 2025, Eq. 3-5::
     S(u, q, d) = (1 - α) cos(q, d) + α cos(MLP_1(e_u), d)
 
 Without users (`user_width=None`) it is the usual dual encoder of dense retrieval.
+
+>>> sizes = {"vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+>>> tower = bert.BertConfig(**sizes, intermediate_size=8, max_position_embeddings=4)
+>>> model = dual_encoder(DualEncoderConfig(tower=tower))
+>>> texts = Tokens(jnp.ones((2, 4), int), jnp.ones((2, 4), bool))
+>>> model.apply(model.init(jax.random.key(0)), queries=texts).queries.shape
+(2, 8)
 """
 
 from dataclasses import dataclass
@@ -59,13 +66,6 @@ def dual_encoder(config: DualEncoderConfig) -> Model:
     - rows: Int [b], numbers of the texts (queries or documents), for dropout; None: 0, 1, ...
 
     Parameters: `tower`, for queries and documents, as in `bert`; `user` if there are users.
-
-    >>> sizes = {"vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
-    >>> tower = bert.BertConfig(**sizes, intermediate_size=8, max_position_embeddings=4)
-    >>> model = dual_encoder(DualEncoderConfig(tower=tower))
-    >>> texts = Tokens(jnp.ones((2, 4), int), jnp.ones((2, 4), bool))
-    >>> model.apply(model.init(jax.random.key(0)), queries=texts).queries.shape
-    (2, 8)
     """
     tower = bert.bert(config.tower)
     users_map = layers.mlp(config.user_width or 0, (config.tower.hidden_size,) * config.user_layers)

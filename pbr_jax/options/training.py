@@ -40,8 +40,8 @@ class Training(Options):
     # number of parts in which the gradient of a batch is computed. None: up to 4 on one CPU, otherwise 1
     accumulate: int | None = 1
     # type of the computation. Trained parameters and the optimizer stay float32; the frozen ones of lora have
-    # this type. auto: float32 on a CPU, bfloat16 on TPU and GPU, whose products sum in float32
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    # this type. In bfloat16, products sum in float32
+    dtype: Literal["float32", "bfloat16"] = "float32"
     # share held out to choose the best step, from 0 to 0.9. 0: no choice; the last step is taken. User
     # encoder: share of the users. Generator: share of the users, from 8 users to half of them. PURPLE: share
     # of the users, with at least 8 questions. Retriever or reranker: share of the informative questions, at

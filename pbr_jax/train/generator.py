@@ -28,7 +28,6 @@ from pbr_jax.text.padding import multiple, padded
 from pbr_jax.train.batches import Rows
 from pbr_jax.train.loop import Fitted, TrainingTask, fit
 from pbr_jax.train.sharding import Batch, replicated
-from pbr_jax.train.steps import number_format
 
 Ids = tuple[int, ...]
 _ALIKE = 8  # tokens that rows share are a multiple of it
@@ -207,7 +206,7 @@ def _membership(
 def causal_family(path: Path, options: TunedGenerator, mesh: Mesh) -> Family:
     """A decoder-only model from a folder or GGUF file, sharded over the mesh. Frozen weights have the dtype
     of the training, others float32."""
-    dtype = number_format(options.training)
+    dtype = jnp.dtype(options.training.dtype)
     kept = jnp.float32 if options.method == "full" else dtype
     config = causal_lm.read_config(path)
     model = causal_lm.causal_lm(config, dtype, dropout=options.dropout, remat=options.remat)
@@ -244,7 +243,7 @@ def _begun_alike(
 
 def t5_family(path: Path, options: TunedGenerator, mesh: Mesh) -> Family:
     """A T5 from a folder, as in `causal_family`."""
-    dtype = number_format(options.training)
+    dtype = jnp.dtype(options.training.dtype)
     kept = jnp.float32 if options.method == "full" else dtype
     config = t5.read_config(path)
     model = t5.t5(config, dtype, dropout=options.dropout)

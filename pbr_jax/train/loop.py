@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -114,7 +115,6 @@ def fit(task: TrainingTask, config: Training, folder: Path, *, seed: int) -> Fit
     """
     if not task.examples:
         raise UserError("there is no example to train on; want at least one")
-    task = task._replace(params=started(task.params, config))
     groups = None if task.groups is None else _groups(task.groups, config)
     mesh = task.mesh or sharding.data_mesh(config.devices)
     division = steps.division(config.batch_size, config.accumulate, mesh, few=bool(task.frozen))
@@ -122,17 +122,17 @@ def fit(task: TrainingTask, config: Training, folder: Path, *, seed: int) -> Fit
     batches = Batches(task.examples, config.batch_size, seed, lengths, groups)
     total = batches.steps * config.epochs
     rule = optimizer(config.optimizer, total * task.updates, task.heads)
-    start = task.params()
+    start = started(task.params, config)()
     shapes, place, layout = steps.shapes(start, rule), sharding.replicated(mesh), None
     if task.rules is not None and mesh.size > 1:
         place = layout = sharding.fully_divided(shapes, task.rules, mesh)
-    target, dtype = steps.laid_out(shapes, place), steps.number_format(config)
+    target, dtype = steps.laid_out(shapes, place), jnp.dtype(config.dtype)
     step = steps.compiled(task.loss, rule, mesh, division, dtype=dtype, updates=task.updates, layout=layout)
     evaluate_every = config.evaluate_every or batches.steps
     save_every = config.checkpoint_every or evaluate_every
     patience = math.inf if config.patience is None else config.patience
     key, own = jax.random.key(seed), sharding.own_rows(config.batch_size)
-    heads = _heads(task)
+    heads = {name: jax.tree.map(np.array, start[name]) for name in task.heads}
 
     with Checkpoints(folder / "checkpoints") as checkpoints, Metrics(folder) as metrics:
         if checkpoints.latest is not None:
@@ -191,11 +191,6 @@ def _made(
     copies = jax.tree.map(lambda x: x.addressable_data(0), now.params)
     more, measured = task.act(copies, batch, jax.random.fold_in(key, rows.step))
     return batch | more, measured
-
-
-def _heads(task: TrainingTask) -> Params:
-    params = task.params() if task.heads else {}
-    return {name: jax.tree.map(np.array, params[name]) for name in task.heads}
 
 
 def _evaluate(

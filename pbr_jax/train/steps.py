@@ -16,14 +16,7 @@ from jaxtyping import Array, Float, Int
 
 from pbr_jax.base import compilation
 from pbr_jax.base.types import Params, UserError
-from pbr_jax.options import Training
 from pbr_jax.train.sharding import divided, replicated
-
-
-def number_format(config: Training) -> Any:
-    """The type that a training computes in."""
-    auto = "float32" if jax.default_backend() == "cpu" else "bfloat16"
-    return jnp.dtype(auto if config.dtype == "auto" else config.dtype)
 
 
 @jax.tree_util.register_dataclass

@@ -81,7 +81,7 @@ def test_every_command_shows_its_help(pages: dict[str, str], capsys: pytest.Capt
     assert {title.split()[0] for title in titles} == set(commands) >= {"run", "sweep", "data", "store"}
     assert "data import" in titles
     assert "--overwrite" in pages["command_line"].partition("## pbr-jax run\n")[2].partition("\n## ")[0]
-    helps = re.findall(r"^## pbr-jax (.*)\n\n```text\n(.*?)```", pages["command_line"], re.M | re.S)
+    helps = re.findall(r"^## pbr-jax ([^\n]*)\n\n```text\n(.*?)```", pages["command_line"], re.M | re.S)
     assert [title for title, _ in helps] == titles
     for title, text in helps:
         assert text.startswith("usage: pbr-jax"), title
