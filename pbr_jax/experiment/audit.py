@@ -67,12 +67,13 @@ class Audited(NamedTuple):
 
     def text(self) -> str:
         """The findings, a line each."""
+        share = "not measured" if math.isnan(self.likelier) else f"{self.likelier:.0%} of the pairs"
         return (
             f"canaries: {self.canaries}; files that held one: {len(self.before)}\n"
             f"files that hold a piece or a hash of one after the deletion: {', '.join(self.after) or 0}\n"
             f"canaries that were shown or said: {self.shown_before} before, {self.shown_after} after\n"
             f"answers to other users that stayed the same: {self.same} of {self.asked}\n"
-            f"a deleted canary is likelier than one never added in {self.likelier:.0%} of the pairs"
+            f"a deleted canary is likelier than one never added: {share}"
         )
 
 

@@ -85,7 +85,8 @@ CLIENTS = {
     "mem0": """
 memory = sys.modules["adapter"].Memory(home, settings).memory
 def search(query):
-    found = memory.search(query, filters={"user_id": "ann"}, top_k=8, threshold=0.0)["results"]
+    own = {"user_id": sys.modules["adapter"].name("ann")}
+    found = memory.search(query, filters=own, top_k=8, threshold=0.0)["results"]
     return [(one["memory"], one["score"]) for one in found]
 """,
     "mempalace": """

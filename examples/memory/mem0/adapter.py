@@ -14,6 +14,11 @@ LOST = ("Error parsing extraction", "Failed to insert", "Failed to embed")  # me
 PAGE = 1000  # memories that are listed at once
 
 
+def name(user):
+    """The user's name without the spaces and slashes that mem0 refuses."""
+    return "u" + user.encode().hex()
+
+
 class Memory:
     def __init__(self, folder, settings):
         os.environ["MEM0_TELEMETRY"] = "False"
@@ -42,14 +47,14 @@ class Memory:
         for document in documents:
             known = {"document": document["id"], "time": document["time"]}
             self.lost.clear()
-            found = self.memory.add(document["text"], user_id=user, metadata=known, infer=self.infer)
+            found = self.memory.add(document["text"], user_id=name(user), metadata=known, infer=self.infer)
             if lost := [message for message in self.lost if message.startswith(LOST)]:
                 raise RuntimeError(lost[0])
             if not self.infer and not found["results"]:
                 raise RuntimeError("the message was not kept")
 
     def search(self, user, query, k, time):
-        found = self.memory.search(query, filters={"user_id": user}, top_k=k, threshold=0.0)
+        found = self.memory.search(query, filters={"user_id": name(user)}, top_k=k, threshold=0.0)
         return [
             {"text": one["memory"], "sources": [one["metadata"]["document"]], "score": one["score"]}
             for one in found["results"]
@@ -57,9 +62,9 @@ class Memory:
 
     def delete(self, user, ids):
         if ids is None:
-            self.memory.delete_all(user_id=user)
+            self.memory.delete_all(user_id=name(user))
             return
-        found = self.memory.get_all(filters={"user_id": user}, top_k=PAGE)["results"]
+        found = self.memory.get_all(filters={"user_id": name(user)}, top_k=PAGE)["results"]
         for one in found:
             if one["metadata"]["document"] in ids:
                 self.memory.delete(one["id"])
