@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import inspect
 import json
 import re
 import subprocess
@@ -34,7 +35,8 @@ def test_every_config_file_loads_and_survives_json(path: Path):
     file = c.load(path)
     configs = [file.config]
     if file.sweep is not None:
-        configs += [c.override(file.config, overrides) for overrides in file.sweep()]
+        rows = file.sweep(file.config) if inspect.signature(file.sweep).parameters else file.sweep()
+        configs += [c.override(file.config, overrides) for overrides in rows]
     for config in configs:
         values = c.to_dict(config)
         assert c.to_dict(c.from_dict(json.loads(json.dumps(values)))) == values

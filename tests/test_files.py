@@ -94,8 +94,9 @@ def test_deep_nesting_and_long_numbers_take_no_memory(tmp_path: Path) -> None:
 # What these read, this program wrote into its own cache, where digests guard it; or it is one string; or a
 # process of the same run said it, which knows the run's password.
 OWN = {
-    "corpus/schema.py", "corpus/store.py", "data/own.py", "base/processes.py",
-    "importing/writing.py", "llm/http/client.py", "methods/expand/parsing.py",
+    "corpus/schema.py", "corpus/store.py", "data/own.py", "base/processes.py", "experiment/audit.py",
+    "experiment/run_folder.py", "external/host.py", "importing/writing.py", "methods/retrieve/external.py",
+    "serving/graph_store.py", "llm/http/client.py", "methods/expand/parsing.py",
     "methods/neighbours/cohorts.py", "methods/retrieve/centred.py", "methods/select/purple_training.py",
     "options/shared.py", "stages/profiles.py", "stages/records.py", "stages/run.py", "stages/together.py",
     "stages/trained.py", "stream/stage.py", "tasks/states.py", "train/metrics.py",

@@ -28,14 +28,11 @@ _OPTIONS = {
   --out DIR       output folder: new, empty, or of the same run, to continue it
   --overwrite     replace another run's files in DIR
   --dry [--cost]  only print the stages and which are done [with prompts, tokens, FLOPs]
-  --dry --topology v5e:2x4
-                  compile the run's programs for a TPU slice, without one: memory, time at best, exchanges
-  --distributed   run as one of several processes, one per host, started by Slurm, Open MPI, Kubernetes or
-                  Cloud TPU; otherwise add --coordinator HOST:PORT --processes N --process I to each""",
+  --dry --topology v5e:2x4  compile the run's programs for a TPU slice that you do not have
+  --distributed   one of several processes, one a host [--coordinator HOST:PORT --processes N --process I]""",
     SWEEP: """\
   --out DIR               folder for the runs' folders; several processes can share it
-  --list, --dry           only print a command line for each run, or its stages and which are done
-  --dry --topology v5e:2x4  also compile the programs of each run for a TPU slice
+  --list, --dry           only print each run's command, or stages [--topology v5e:2x4 as for `run`]
   --index I, --shard I/N  only do the I-th run, or the I-th of N parts, counted from 0
   --max-parallel J        number of runs at a time, each in its own process
   --launcher submitit     submit Slurm jobs: [--jobs N] [--slurm.partition P] [--slurm.time MINUTES] ...""",

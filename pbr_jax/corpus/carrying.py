@@ -1,6 +1,7 @@
 """The living copy of data that were read anew, without a user who was forgotten: its rows are others."""
 
 import os
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -13,15 +14,18 @@ from pbr_jax.corpus.store import GONE, Store
 _TOGETHER = 1024  # documents
 
 
-def carried(data: Store, path: Path) -> Path:
-    """The file of the living copy of data that is called `path` at first.
+def carried(origin: Callable[[], Store], path: Path) -> Path:
+    """The file of the living copy of data that is called `path` at first; `origin` reads the data.
 
     Where the copy was made from other data, what was added to it, deleted from it and hidden in it is brought
     into a new copy, and the old one is deleted.
     """
+    if not (known := sorted(path.parent.glob(f"{path.stem}*.sqlite"))):
+        return path
+    data = origin()
     new = path.with_name(f"{path.stem}-{data.content[:16]}.sqlite")
-    if not (known := sorted(path.parent.glob(f"{path.stem}*.sqlite"))) or new in known:
-        return new if known else path
+    if new in known:
+        return new
     with locked(path.with_name(f"{path.name}.carried")):
         if new.is_file():
             return new

@@ -57,7 +57,7 @@ def _open(folder: Path) -> System:
             if (folder / name).exists():
                 file_hashes.watch(folder / name)
         plan = plan_of(folder)
-        corpus = carried(plan.data.value, folder / CORPUS / f"{plan.data.key}.sqlite")
+        corpus = carried(plan.origin, folder / CORPUS / f"{plan.data.key}.sqlite")
         system = plan.system(corpus)
         if not plan.store.value.living and system.remarks.exists:
             system.remarks.catch_up()  # to what a killed process has told the log alone

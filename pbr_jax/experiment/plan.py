@@ -198,9 +198,30 @@ class Plan:
         Everything is loaded or computed when it is first needed. `corpus` is the file for a living copy of
         the store, which is made at the first change; None: a temporary file.
         """
-        run, config = self.run, self.config
+        config = self.config
         if self.folded and config.generator.is_tuned:
             tell("generator", "learned from all folds: it has seen the targets of the run's own questions")
+        living = self._corpus(corpus)
+        return System(
+            living.parts if corpus is not None and corpus.is_file() else _Values(self._nodes),
+            collaboration=config.collaboration,
+            documents=documents_in_prompt(self.run),
+            living=living,
+        )
+
+    def origin(self) -> Store:
+        """The store that a living copy is made from: that of all users, if the parts can take them in."""
+        return self._corpus(None).source.value
+
+    def _corpus(self, file: Path | None) -> "_Corpus":
+        limited = self.config.limit is not None and not self.last_slots
+        whole = _stage(self._source(None).node) if limited else None
+        return _Corpus(self.data, self._nodes, file, whole)
+
+    @cached_property
+    def _nodes(self) -> dict[str, Node]:
+        """The parts of a system."""
+        run, config = self.run, self.config
         method = config.generate.resolved(self.task) or swapped(config.generate, Ipa)
         nodes: dict[str, Node] = {
             "write": language_model.writer(run),
@@ -218,15 +239,7 @@ class Plan:
         nodes = {name: node for name, node in nodes.items() if name in _PARTS}
         compared = config.neighbours.needs(run)
         nodes |= {name: compared[name] for name in ("users", "cohorts") if name in compared}
-        limited = config.limit is not None and not self.last_slots
-        whole = _stage(self._source(None).node) if limited else None
-        living = _Corpus(self.data, nodes, corpus, whole)
-        return System(
-            living.parts if corpus is not None and corpus.is_file() else _Values(nodes),
-            collaboration=config.collaboration,
-            documents=documents_in_prompt(run),
-            living=living,
-        )
+        return nodes
 
     @cached_property
     def identity(self) -> dict[str, str]:
@@ -295,11 +308,14 @@ class _Corpus:
                 "take other methods, or run again with the new documents"
             )
         if not self._place.is_file():
-            # All users, so that nobody who was forgotten comes back from the data.
-            source = self._data if self._unlimited is None or self._fixed else self._unlimited
             with contextlib.suppress(UserError):  # another process was first
-                source.value.copy_to(self._place)
+                self.source.value.copy_to(self._place)
         return self.parts
+
+    @property
+    def source(self) -> Stage:
+        """The stage that is copied: of all users, so that no forgotten one comes back from the data."""
+        return self._data if self._unlimited is None or self._fixed else self._unlimited
 
     @cached_property
     def _fixed(self) -> str | None:

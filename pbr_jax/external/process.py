@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pbr_jax.base.files import open_private, private_folder
+from pbr_jax.base.files import open_private, parse_json, private_folder
 from pbr_jax.base.types import Document, UserError
 
 HOST = Path(__file__).with_name("host.py")
@@ -182,7 +182,10 @@ class Process:
                 raise _Gone(f"did not answer within {self._timeout:g} s") from None
             if not line.endswith(b"\n"):
                 raise _Gone(self._ended() if len(line) < _MOST else "gave a reply that is too long")
-            reply = json.loads(line)
+            try:
+                reply = parse_json(line)
+            except ValueError:
+                raise _Gone("gave a reply that is no JSON") from None
             if reply["n"] == self._n:
                 break
         if "error" in reply:

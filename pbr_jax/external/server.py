@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from pbr_jax.base.files import parse_json
+
 _MOST = 32 << 20  # bytes of a request
 
 Encode = Callable[[list[str]], np.ndarray]
@@ -74,7 +76,7 @@ class Server:
         asked = urllib.request.Request(f"{self._upstream}/chat/completions", body, headers)
         try:
             with urllib.request.urlopen(asked, timeout=self._timeout) as reply:
-                found = json.loads(reply.read(_MOST))
+                found = parse_json(reply.read(_MOST))
         except urllib.error.HTTPError as error:
             self._count(chat_failed=1)
             return error.code, _error(f"the server answered {error.code}")
@@ -122,7 +124,7 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
         def do_POST(self) -> None:
             try:
                 size = int(self.headers.get("Content-Length", ""))
-                request = json.loads(self.rfile.read(size)) if 0 <= size <= _MOST else None
+                request = parse_json(self.rfile.read(size)) if 0 <= size <= _MOST else None
             except ValueError:
                 request = None
             if isinstance(request, dict):
