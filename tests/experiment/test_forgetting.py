@@ -14,7 +14,7 @@ import pbr_jax
 from pbr_jax.base.types import UserError
 from pbr_jax.config import Config, choose, load, names, override
 from pbr_jax.corpus import vectors
-from pbr_jax.experiment import audit, forgetting
+from pbr_jax.experiment import audit, forgetting, opening
 from pbr_jax.experiment.run_folder import RunFolder
 from pbr_jax.llm import reads
 from pbr_jax.remarks.judge import Script
@@ -104,7 +104,7 @@ def words_of(users: Sequence[str]) -> list[bytes]:
     return [*(f"CANARY{name}x".encode() for name in names), *map(vectors.digest, texts)]
 
 
-LONG = {"lancedb", "purple", "pbr", "clusterrag", "luf", "reader", "profiles"}
+LONG = {"cfrag", "lancedb", "purple", "pbr", "clusterrag", "luf", "reader", "profiles"}
 
 
 @pytest.mark.parametrize(
@@ -323,3 +323,27 @@ def test_an_audit_of_a_run_and_of_a_config_finds_nothing(
     assert (found.after, found.shown_before, found.shown_after) == ([], 4, 0)
     assert found.same == found.asked
     assert 0 <= found.likelier <= 1
+
+
+def test_the_copy_of_a_limited_run_is_carried_only_where_its_data_lack_somebody(
+    tiny_models: dict[str, str], write_tweets: Write, tmp_path: Path
+):
+    chosen = config("bm25", tiny_models, world(write_tweets), **QUIET, limit=2)
+    pbr_jax.run(chosen, tmp_path / "out")
+    pbr_jax.open(tmp_path / "out").add("b1", ["later i love violins"])
+    files = [*(tmp_path / "out/corpus").glob("*.sqlite")]
+    again = opening._open(tmp_path / "out")  # as another process opens it
+    assert [*(tmp_path / "out/corpus").glob("*.sqlite")] == files
+    users = {*histories("b", 6)}
+    assert users <= {*again.store.users}
+    before = {user: sorted(again.store.texts_of(user)) for user in users}
+    again.forget("b2", ids=["b2-0"])
+    forgetting.forget("b3")
+    system = opening._open(tmp_path / "out")
+    assert [*(tmp_path / "out/corpus").glob("*.sqlite")] != files
+    after = {user: sorted(system.store.texts_of(user)) for user in users - {"b3"}}
+    assert after == {user: own for user, own in before.items() if user != "b3"} | {"b2": before["b2"][1:]}
+    assert "later i love violins" in after["b1"]
+    with pytest.raises(UserError, match="open it again"):
+        ranked(again, "b1")
+    assert holding(tmp_path, words_of(["b3"])) == []
