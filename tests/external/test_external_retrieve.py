@@ -201,6 +201,7 @@ def test_a_run_that_is_killed_goes_on_without_a_second_write(
     assert sorted(path.name for path in kept.parent.iterdir()) == [
         "measures.json",
         "memories.jsonl",
+        "needs.json",
         "stage.json",
     ]
     assert main([*command]) == 0
