@@ -181,9 +181,11 @@ class Round:
         for path in sorted(p for top in (self.out, self.cache) for p in top.rglob("*")):
             place = path.relative_to(self.root).as_posix()
             assert ".partial" not in place, f"seed {SEED}: {place} is left"
-            if path.is_file() and path.suffix != ".lock" and path.name not in SQLITE:
+            if path.is_file() and path.suffix != ".lock" and not SQLITE.fullmatch(path.name):
                 found[place] = READ.get(path.name, Path.read_bytes)(path)
-        found["cache/llm.sqlite"] = _answers(self.cache / "llm.sqlite")
+        found["cache/llm.sqlite"] = answers = _answers(self.cache / "llm.sqlite")
+        # Who was in one batch depends on the moment, and the marks on a secret of the cache.
+        found["cache/reads.sqlite"] = {key for key, _, _ in answers} - _noted(self.cache / "reads.sqlite")
         for stage, step in self.marks.items():
             lines = (self.folder(stage) / "metrics.jsonl").read_text().splitlines()
             kept = [json.loads(line)["step"] for line in lines if MARK in line]
@@ -191,12 +193,18 @@ class Round:
         return found
 
 
-SQLITE = ("llm.sqlite", "llm.sqlite-wal", "llm.sqlite-shm")  # pages lie as they were written
+SQLITE = re.compile(r"(llm|reads)\.sqlite(-wal|-shm)?")  # pages lie as they were written
 
 
 def _answers(file: Path) -> list[tuple[str, str, str]]:
     with contextlib.closing(sqlite3.connect(file)) as database:
         return database.execute("SELECT key, kind, value FROM answers ORDER BY key").fetchall()
+
+
+def _noted(file: Path) -> set[str]:
+    """The answers of which it is known whose texts they were made from."""
+    with contextlib.closing(sqlite3.connect(file)) as database:
+        return {key for (key,) in database.execute("SELECT DISTINCT key FROM reads")}
 
 
 def _without_seconds(path: Path) -> Any:
@@ -228,6 +236,7 @@ READ: Mapping[str, Callable[[Path], Any]] = {
     "log.jsonl": _log,
     "stage.json": _manifest,
     "metrics.jsonl": lambda path: path.read_text().replace(MARK, ""),
+    "runs.jsonl": lambda path: set(path.read_text().replace(str(path.parents[1]), "").splitlines()),
     "hashes.json": lambda path: None,  # of files by their inodes and times
 }
 
