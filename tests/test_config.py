@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from pbr_jax import config as c
+from pbr_jax.base.files import packaged_configs
 from pbr_jax.base.types import UserError
 from pbr_jax.cache.artefacts import digest
 from pbr_jax.cli import flags
@@ -218,7 +219,7 @@ def test_a_name_of_a_packaged_config_is_found_and_nothing_beside_it(tmp_path: Pa
     for name in ("../README", "nothing/of/this", "/etc/hostname_"):
         with pytest.raises(UserError, match="there is no config"):
             c.found(name)
-    assert all(c.listed().values())
+    assert all(packaged_configs().values())
 
 
 @pytest.mark.parametrize(

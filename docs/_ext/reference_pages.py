@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pbr_jax import config, options
+from pbr_jax.base.files import packaged_configs
 from pbr_jax.cli import main as cli
 from pbr_jax.methods import METHODS
 
@@ -359,7 +360,7 @@ def _configs() -> str:
         "# Configs\n\n`pbr-jax run NAME` and `pbr-jax sweep NAME` take these names. Listed are the fields "
         "that a config sets, and the runs of a sweep.\n"
     )
-    for name in config.listed():
+    for name in packaged_configs():
         file = config.load(config.found(name))
         source = ast.parse(file.path.read_text(encoding="utf-8"))
         lead, _, rest = (ast.get_docstring(source) or "").partition("\n")

@@ -3,6 +3,7 @@
 And JSON from any source, within bounds.
 """
 
+import ast
 import json
 import os
 import re
@@ -29,6 +30,21 @@ def cache_folder() -> Path:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pbr_jax"
     except RuntimeError as error:
         raise UserError(f"{error}; set HOME, or PBR_JAX_CACHE to a folder") from error
+
+
+def config_folder() -> Path:
+    """Where the package's configs lie: inside an installed package, beside it in a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    return package / "configs" if (package / "configs").is_dir() else package.parent / "configs"
+
+
+def packaged_configs() -> dict[str, str]:
+    """The first line of each packaged config's docstring, by name; nothing is run."""
+    descriptions, folder = {}, config_folder()
+    for path in sorted(folder.rglob("*.py"), key=lambda p: (len(p.parts), p)):
+        text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        descriptions[path.relative_to(folder).with_suffix("").as_posix()] = text.partition("\n")[0]
+    return descriptions
 
 
 # -- what SQLite puts beside a database ----------------------------------------------------------------

@@ -6,7 +6,7 @@ import dataclasses
 import shtab
 
 from pbr_jax import config as configs
-from pbr_jax.base import terminal
+from pbr_jax.base import files, terminal
 from pbr_jax.cli import main as cli
 from pbr_jax.config import SLOTS, Config
 from pbr_jax.methods import METHODS
@@ -25,7 +25,7 @@ def _add_fields(command: argparse.ArgumentParser) -> None:
     """The configs and every field, which `flags` reads without argparse."""
     taken = {flag for action in command._actions for flag in action.option_strings}
     if not any(not action.option_strings for action in command._actions):
-        command.add_argument("config", nargs="?", choices=sorted(configs.listed()))
+        command.add_argument("config", nargs="?", choices=sorted(files.packaged_configs()))
     of_methods = {
         f"{slot}.{item.name}" for slot in SLOTS for cls in METHODS[slot] for item in dataclasses.fields(cls)
     }

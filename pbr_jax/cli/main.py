@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pbr_jax import __version__
-from pbr_jax.base import interrupts, system_errors, terminal
+from pbr_jax.base import files, interrupts, system_errors, terminal
 from pbr_jax.base.types import UserError
 
 
@@ -76,6 +76,13 @@ def _refuse_undecodable(words: list[str]) -> None:
             )
 
 
+def configs(options: argparse.Namespace) -> None:
+    """Lists the packaged configs. Here, since it needs none of the modules that compute."""
+    lines = files.packaged_configs()
+    width = max(map(len, lines))
+    terminal.out("\n".join(f"{name:{width}}  {line}" for name, line in lines.items()))
+
+
 # -- the commands and their options -----------------------------------------------------------------------
 
 # A command's line has its name, the function of this package that runs it, and its help; `*`: all words that
@@ -93,7 +100,7 @@ sweep  running.sweep*  run a config's sweep()
 check  running.check*  test whether the users' own history helps; one-page result
   --minutes float=10; --out path
   --price IN,OUT:pair  prices of a million prompt tokens and of a million generated ones
-configs  reading.configs  list the configs included in the package
+configs  main.configs  list the configs included in the package
 report  reading.report  compare runs in one table
   runs DIR:path+  a run, or a folder of runs
   --format md|html|latex|csv=md

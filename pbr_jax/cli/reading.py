@@ -1,4 +1,4 @@
-"""The commands that read finished runs: report, examples, show, picture and export; and configs."""
+"""The commands that read finished runs: report, examples, show, picture and export."""
 
 import argparse
 import json
@@ -8,7 +8,6 @@ from pathlib import Path
 from pbr_jax.base import terminal
 from pbr_jax.base.files import refuse_unmarked, replace_own
 from pbr_jax.base.types import UserError
-from pbr_jax.config import listed
 from pbr_jax.eval import report as reports
 from pbr_jax.eval.cards import QuestionCard, cards, of_user
 from pbr_jax.eval.run_files import folders_of, verified
@@ -24,13 +23,6 @@ _REPORT = {
     "latex": "% pbr_jax report",
     "csv": ",".join(reports.CSV),
 }
-
-
-def configs(options: argparse.Namespace) -> None:
-    """Lists the packaged configs."""
-    lines = listed()
-    width = max(map(len, lines))
-    terminal.out("\n".join(f"{name:{width}}  {line}" for name, line in lines.items()))
 
 
 def report(options: argparse.Namespace) -> None:

@@ -10,7 +10,6 @@ from pbr_jax.config.reading import Overrides as Overrides
 from pbr_jax.config.reading import choose as choose
 from pbr_jax.config.reading import found as found
 from pbr_jax.config.reading import from_dict as from_dict
-from pbr_jax.config.reading import listed as listed
 from pbr_jax.config.reading import load as load
 from pbr_jax.config.reading import named as named
 from pbr_jax.config.reading import overridden as overridden

@@ -10,6 +10,7 @@ import pytest
 
 import pbr_jax
 from pbr_jax import config, options
+from pbr_jax.base.files import packaged_configs
 from pbr_jax.methods import METHODS
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -88,7 +89,7 @@ def test_every_command_shows_its_help(pages: dict[str, str], capsys: pytest.Capt
 
 
 def test_every_config_has_a_section_with_what_it_sets(pages: dict[str, str]) -> None:
-    assert re.findall(r"^## (.*)", pages["configs"], re.M) == list(config.listed())
+    assert re.findall(r"^## (.*)", pages["configs"], re.M) == list(packaged_configs())
     small = pages["configs"].partition("## purple_small\n")[2].partition("\n## ")[0]
     assert "`select.method purple`" in small
     assert "`select.num_layers 2`" in small
