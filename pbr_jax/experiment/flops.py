@@ -59,7 +59,7 @@ class LanguageModel:
 
 def _seen(tokens: Lengths) -> Flops:
     """Pairs of tokens for which scores are computed: blocks attend to what stands before their end."""
-    short, long = np.clip(-(-tokens // QUERY_BLOCK), 1, QUERY_BLOCKS), -(-tokens // BLOCK)
+    short, long = np.clip(-(-tokens // (2 * QUERY_BLOCK)), 1, QUERY_BLOCKS), -(-tokens // BLOCK)
     blocks = np.where(tokens > LONG, long, short)
     return tokens**2.0 * (blocks + 1) / (2 * blocks)
 

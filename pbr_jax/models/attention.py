@@ -230,7 +230,8 @@ def _over_rows(
         return Part(most, total, functools.reduce(jnp.add, mixed))
 
     # Without a bias tokens stand in order: no block sees what comes after it.
-    size = -(-t // (QUERY_BLOCKS * QUERY_BLOCK)) * QUERY_BLOCK
+    # Of at least 128: those of 64 run no faster, and each more is a part of the program to compile.
+    size = max(2, -(-t // (QUERY_BLOCKS * QUERY_BLOCK))) * QUERY_BLOCK
     (keys, values, places), *past = pieces
     parts = []
     for start in range(0, t, size):

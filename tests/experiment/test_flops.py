@@ -47,11 +47,11 @@ def test_a_decoder_only_model(heads: int, keys: int, tied: bool):
 
 
 def test_a_long_text_attends_to_what_stands_before_its_blocks():
-    """Up to 64 tokens one block, to all; of eight blocks the first attends to an eighth. Beyond 1,024 tokens
+    """Up to 128 tokens one block, to all; of eight blocks the first attends to an eighth. Beyond 1,024 tokens
     blocks of 512."""
-    pairs = flops._seen(lengths(0, 64, 128, 512, 1024))
-    blocks = [sum(64 * 64 * (i + 1) for i in range(n)) for n in (1, 2, 8)]
-    assert pairs.tolist() == [0, *blocks, sum(128 * 128 * (i + 1) for i in range(8))]
+    pairs = flops._seen(lengths(0, 128, 256, 512, 1024))
+    blocks = [sum(128 * 128 * (i + 1) for i in range(n)) for n in (1, 2, 4, 8)]
+    assert pairs.tolist() == [0, *blocks]
     assert flops._seen(lengths(4096)).tolist() == [sum(512 * 512 * (i + 1) for i in range(8))]
 
 

@@ -180,7 +180,9 @@ class PrefillEngine:
         alike = common(paths)
         shared, shared_at = padded([paths[0][:alike]], [0], 1, size, 64)
         rests = [path[alike:] for path in paths]
-        own, own_at = padded(rests, [alike] * len(rests), count, power, 64)
+        # Few rows have room for slots of their own, needed or not: shapes are fewer and no number changes.
+        few = int(alike > 0 and 128 * count <= self.tokens)
+        own, own_at = padded(rests, [alike] * len(rests), count, lambda n, low: power(max(n, few), low), 64)
         tokens = min(-(-sum(len(node.ids) for node in nodes) // self._step) * self._step, ids.size)
         before = Before(shared[0], shared_at[0], own, own_at)
         return PrefillBatch(members, Inputs(ids, positions, before, long), tokens)
