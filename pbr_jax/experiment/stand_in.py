@@ -269,7 +269,8 @@ class _Checkpoints:
 
     latest = best = None
 
-    def __init__(self, folder: Path) -> None: ...
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
 
     def __enter__(self) -> "_Checkpoints":
         return self

@@ -41,13 +41,23 @@ class ExactIndex:
       vectors: float32 [n d]. An array stays on the devices. Others (a memory map, `corpus.vectors`) with more
         than `block_rows` rows are read block by block at each search.
       mesh: the devices for the search, along one axis. None: all local devices.
+      recall_target: None: exact. Otherwise the least expected share of a query's best rows that are found.
+        `jax.lax.approx_max_k` chooses them, without sorting on a TPU, and vectors are bfloat16.
       block_rows: rows scored at a time. This bounds the memory of scores (64 MiB for 256 queries in float32)
         and of vectors that are read at each search.
 
     Raises `UserError` for an array with NaN or infinity.
     """
 
-    def __init__(self, vectors: Matrix, *, mesh: Mesh | None = None, block_rows: int = 65_536) -> None:
+    def __init__(
+        self,
+        vectors: Matrix,
+        *,
+        mesh: Mesh | None = None,
+        recall_target: float | None = None,
+        block_rows: int = 65_536,
+    ) -> None:
+        self._recall, self._dtype = recall_target, jnp.float32 if recall_target is None else jnp.bfloat16
         self._mesh = _local_mesh() if mesh is None else mesh
         if len(self._mesh.axis_names) != 1:
             raise UserError(
@@ -73,11 +83,11 @@ class ExactIndex:
 
     def _search_some(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         count = len(queries)
-        padded = jnp.asarray(np.pad(queries, [(0, _bucket(count) - count), (0, 0)]))
+        padded = jnp.asarray(np.pad(queries, [(0, _bucket(count) - count), (0, 0)]), self._dtype)
         kept = _bucket(k)
         best = jnp.full((len(padded), kept), -jnp.inf), jnp.full((len(padded), kept), -1)
         for block in self._blocks():
-            best = _merge_block(best, padded, *block, mesh=self._mesh)
+            best = _merge_block(best, padded, *block, mesh=self._mesh, recall=self._recall)
         scores, rows = (np.asarray(part)[:count, :k] for part in best)
         return rows, scores
 
@@ -95,7 +105,7 @@ class ExactIndex:
         part = self._vectors[start : start + self._block_rows]
         devices = self._mesh.size
         size = devices * min(_fine_bucket(-(-len(part) // devices)), -(-self._block_rows // devices))
-        vectors = np.zeros((size, part.shape[1]), np.float32)
+        vectors = np.zeros((size, part.shape[1]), self._dtype)
         vectors[: len(part)] = part
         over_devices = NamedSharding(self._mesh, P(*self._mesh.axis_names))
         return _Block(jax.device_put(vectors, over_devices), len(part), start)
@@ -117,7 +127,7 @@ def _fine_bucket(size: int) -> int:
     return -(-size // step) * step
 
 
-@partial(jax.jit, static_argnames="mesh")
+@partial(jax.jit, static_argnames=("mesh", "recall"))
 def _merge_block(
     best: tuple[Float[Array, "q k"], Int[Array, "q k"]],
     queries: Float[Array, "q d"],
@@ -126,6 +136,7 @@ def _merge_block(
     start: int | Int[Array, ""],
     *,
     mesh: Mesh,
+    recall: float | None = None,
 ) -> tuple[Float[Array, "q k"], Int[Array, "q k"]]:
     """The best `k` of what was found in earlier blocks and of this one.
 
@@ -133,7 +144,7 @@ def _merge_block(
     """
     k = best[0].shape[1]
     (axis,) = mesh.axis_names
-    here = partial(_best_of_shard, k=min(k, len(vectors) // mesh.size), axis=axis)
+    here = partial(_best_of_shard, k=min(k, len(vectors) // mesh.size), axis=axis, recall=recall)
     spread = jax.shard_map(
         here, mesh=mesh, in_specs=(P(), P(axis), P()), out_specs=(P(None, axis), P(None, axis))
     )
@@ -148,11 +159,22 @@ def _merge_block(
 
 
 def _best_of_shard(
-    queries: Float[Array, "q d"], vectors: Float[Array, "n d"], filled: Int[Array, ""], *, k: int, axis: str
+    queries: Float[Array, "q d"],
+    vectors: Float[Array, "n d"],
+    filled: Int[Array, ""],
+    *,
+    k: int,
+    axis: str,
+    recall: float | None,
 ) -> tuple[Float[Array, "q k"], Int[Array, "q k"]]:
     """One device's best rows, counted within the block."""
-    scores = jnp.einsum("qd,nd->qn", queries, vectors, precision=lax.Precision.HIGHEST)
+    precision, dtype = lax.Precision.HIGHEST, jnp.float32
+    scores = jnp.einsum("qd,nd->qn", queries, vectors, precision=precision, preferred_element_type=dtype)
     first = lax.axis_index(axis) * len(vectors)
     inside = (first + jnp.arange(len(vectors)) < filled)[None]
-    scores, rows = top_k(jnp.where(inside, scores, -jnp.inf), k)
-    return scores, jnp.where(rows < 0, -1, rows + first)
+    scores = jnp.where(inside, scores, -jnp.inf)
+    if recall is None:
+        scores, rows = top_k(scores, k)
+    else:
+        scores, rows = lax.approx_max_k(scores, k, recall_target=recall)
+    return scores, jnp.where((rows < 0) | (scores == -jnp.inf), -1, rows + first)

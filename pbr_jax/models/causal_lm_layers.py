@@ -164,13 +164,13 @@ class _Layer(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "n d"], own: Own, same: Same) -> tuple[Float[Array, "n d"], Any]:
         c, layout = self.config, same.layout
+        x = layout.divided(x, None)
         y = norm(c, self.dtype, "attention_norm")(x)
-        some = layout.numbers
         query, key = (
-            self._heads(name, heads, y, some)
+            self._heads(name, heads, y, layout)
             for name, heads in (("query", c.num_heads), ("key", c.num_kv_heads))
         )
-        value = self._heads("value", c.num_kv_heads, y, some)
+        value = self._heads("value", c.num_kv_heads, y, layout)
         if c.qk_norm:
             query, key = (
                 norm(c, self.dtype, f"{name}_norm")(z) for name, z in (("query", query), ("key", key))
@@ -184,45 +184,44 @@ class _Layer(nn.Module):
         query = query * c.scale
         how = pieces, layout, own.window, c.attention_cap
         attended, got = attend(query, *how, same.bias), None if layout.watched is None else mass(query, *how)
-        attended = self._project("output", c.width, c.output_bias, attended, some)
+        attended = self._project("output", c.width, c.output_bias, attended, layout)
         if c.post_norms:
             attended = norm(c, self.dtype, "attention_post_norm")(attended)
-        x = x + attended
+        x = layout.divided(x + attended, None)
         if own.cross is not None and same.text is not None:
-            x = x + self._cross(norm(c, self.dtype, "cross_norm")(x), (*own.cross, same.text), some)
-        y = self._mlp(norm(c, self.dtype, "mlp_norm")(x), some)
+            x = x + self._cross(norm(c, self.dtype, "cross_norm")(x), (*own.cross, same.text), layout)
+        y = self._mlp(norm(c, self.dtype, "mlp_norm")(x), layout)
         if c.post_norms:
             y = norm(c, self.dtype, "mlp_post_norm")(y)
         return x + y, (key, value, got) if self.keeps else None
 
-    def _cross(self, x: Float[Array, "n d"], piece: Any, numbers: _Numbers) -> Float[Array, "n d"]:
+    def _cross(self, x: Float[Array, "n d"], piece: Any, own: Layout) -> Float[Array, "n d"]:
         """Attention to other texts. Consecutive rows that read one text are more queries of it: no position
         and no order matters here."""
         c, texts = self.config, len(piece[2])
-        query = self._heads("cross_query", c.num_heads, x, numbers) * c.scale
+        query = self._heads("cross_query", c.num_heads, x, own) * c.scale
         layout = Layout(jnp.zeros((texts, len(x) // texts), jnp.int32), None, None)
         nowhere = jnp.zeros((1, len(x) // texts, 1), jnp.float32)
         read = attend(query, [piece], layout, None, c.attention_cap, [nowhere])
-        return self._project("cross_output", c.width, c.output_bias, read, numbers)
+        return self._project("cross_output", c.width, c.output_bias, read, own)
 
-    def _mlp(self, x: Float[Array, "n d"], numbers: _Numbers) -> Float[Array, "n d"]:
+    def _mlp(self, x: Float[Array, "n d"], layout: Layout) -> Float[Array, "n d"]:
         c, act = self.config, _ACTIVATIONS[self.config.activation]
         if c.gated:
-            gate = self._project("gate", c.mlp_width, c.mlp_bias, x, numbers)
-            inner = act(gate) * self._project("up", c.mlp_width, c.mlp_bias, x, numbers)
+            gate = self._project("gate", c.mlp_width, c.mlp_bias, x, layout)
+            inner = act(gate) * self._project("up", c.mlp_width, c.mlp_bias, x, layout)
         else:
-            inner = act(self._project("up", c.mlp_width, c.mlp_bias, x, numbers))
-        return self._project("down", c.width, c.mlp_bias, inner, numbers)
+            inner = act(self._project("up", c.mlp_width, c.mlp_bias, x, layout))
+        return self._project("down", c.width, c.mlp_bias, inner, layout)
 
-    def _heads(
-        self, name: str, heads: int, x: Float[Array, "n d"], numbers: _Numbers
-    ) -> Float[Array, "n a h"]:
+    def _heads(self, name: str, heads: int, x: Float[Array, "n d"], layout: Layout) -> Float[Array, "n a h"]:
         c = self.config
-        y = self._project(name, heads * c.head_width, c.qkv_bias, x, numbers)
+        y = self._project(name, heads * c.head_width, c.qkv_bias, x, layout)
         return y.reshape(-1, heads, c.head_width)
 
-    def _project(self, name: str, width: int, bias: bool, x: Array, numbers: _Numbers) -> Array:
-        return Projection(width, bias, self.dtype, self.dropout, name=name)(x, numbers)
+    def _project(self, name: str, width: int, bias: bool, x: Array, layout: Layout) -> Array:
+        product = Projection(width, bias, self.dtype, self.dropout, name=name)
+        return layout.divided(product(layout.divided(x), layout.numbers))
 
 
 class Projection(nn.Module):

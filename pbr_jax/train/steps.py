@@ -1,5 +1,6 @@
 """What training changes from step to step, and the step: a pure function of state, batch and key."""
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable
@@ -151,7 +152,12 @@ def compiled(
     kept = copy if layout is None else layout
 
     def over_devices(state: TrainState, batch: dict[str, Array], key: Array, frozen: Params) -> Any:
-        return _moved(optimizer, state, gradients(state.params, _numbered(batch), key, state.step, frozen))
+        # For `models.sharding.over_data`. On a CPU, whose devices meet in no fixed order, more exchanges may
+        # wait for each other without end.
+        seen = jax.sharding.use_abstract_mesh(mesh.abstract_mesh)
+        with seen if mesh.size > 1 and jax.default_backend() != "cpu" else contextlib.nullcontext():
+            found = gradients(state.params, _numbered(batch), key, state.step, frozen)
+        return _moved(optimizer, state, found)
 
     # Frozen parameters stay as they lie, which may be divided.
     made = jax.jit(

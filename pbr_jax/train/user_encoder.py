@@ -25,6 +25,8 @@ from pbr_jax.train.batches import Rows
 from pbr_jax.train.loop import Fitted, TrainingTask, fit
 from pbr_jax.train.sharding import Batch
 
+_VIEWS = "first", "second"
+
 
 class Objective(NamedTuple):
     """The training objective.
@@ -101,7 +103,7 @@ def _batch(
     history's randomness starts from."""
     arrays: Batch = {"where": where}
     generators = [np.random.default_rng(draw) for draw in draws]
-    for name in ("first", "second"):
+    for name in _VIEWS:
         drawn = [
             views.view(min(len(history), width), rates, generator)
             for history, generator in zip(histories, generators)
@@ -119,20 +121,21 @@ def _loss(model: UserTransformerConfig, objective: Objective, *, dropout: bool):
     apply = user_transformer(model).apply
 
     def loss(params: Params, batch: dict[str, Array], key: Array) -> Float[Array, ""]:
-        keys = jax.random.split(key) if dropout else (None, None)
+        keys = jax.random.split(key) if dropout else None
         table = params.get("documents")
         model_params = {name: part for name, part in params.items() if name != "documents"}
-        one, two = (
-            apply(
-                model_params,
-                batch[name] if table is None else table[batch[name]],
-                batch[f"{name}_mask"],
-                replaced=batch[f"{name}_hidden"],
-                key=own,
-                rows=batch.get("row"),
-            )
-            for name, own in zip(("first", "second"), keys)
-        )
+
+        def encode(view: tuple[Array, ...], key: Array | None) -> Float[Array, "b d"]:
+            history, mask, hidden = view
+            history = history if table is None else table[history]
+            return apply(model_params, history, mask, replaced=hidden, key=key, rows=batch.get("row"))
+
+        both = [tuple(batch[f"{name}{part}"] for part in ("", "_mask", "_hidden")) for name in _VIEWS]
+        if jax.default_backend() == "cpu":
+            one, two = map(encode, both, (None, None) if keys is None else keys)
+        else:  # compilers for accelerators take up to a minute for each copy of the model
+            stacked = tuple(map(jnp.stack, zip(*both)))
+            one, two = jax.lax.map(lambda x: encode(*x), (stacked, keys))
         where = batch["where"]
         pairs = where[:, None] & where[None, :]
         if objective.loss == "nt_xent":

@@ -190,7 +190,7 @@ def test_bad_input_is_one_line(name, tmp_path, monkeypatch):
     ):
         with pytest.raises(UserError, match=message):
             search.search(queries.astype(np.float32), k, [np.arange(1)])
-    with pytest.raises(UserError, match="there is no engine 'nothing'; there are exact"):
+    with pytest.raises(UserError, match="there is no engine 'nothing'; there are approx, exact"):
         engines.load("nothing")
     everything: type[Engine] = SimpleNamespace(everything=True)  # type: ignore[assignment]
     monkeypatch.setitem(engines.ENGINES, name, lambda: everything)

@@ -146,18 +146,22 @@ stand_in.install("cpu:8")
 from pbr_jax.config import found, load, override
 from pbr_jax.experiment import slices
 from pbr_jax.experiment.plan import Plan
-file = load(found(sys.argv[1]))
-fields = {**dict(zip(sys.argv[2::2], sys.argv[3::2])), "llm.tensor_parallel": 2}  # a mesh of its own
-plan = Plan(override(file.config, {**fields, "limit": 2, "limit_training": 8}, file.path))
-assert slices.rehearsed(plan.last, stand_in.recorder) == []
-seen = set()
+seen, fields = set(), dict(zip(sys.argv[2::2], sys.argv[3::2]))
+for name in sys.argv[1].split(","):
+    file = load(found(name))
+    fields |= {"llm.tensor_parallel": 2, "limit": 2, "limit_training": 8}  # a mesh of its own
+    fields |= {"select.num_layers": 1, "select.num_heads": 2} if name == "purple" else {}
+    plan = Plan(override(file.config, fields, file.path))
+    failed = slices.rehearsed(plan.last, stand_in.recorder)
+    assert not failed, failed
 for program in stand_in.recorder.programs:
-    if program.stage not in ("embed", "user_encoder", "feedback_retriever"):
-        continue  # the others take minutes
     if id(program.jitted) in seen or not slices.products(program.traced.jaxpr).flops:
         continue
     seen.add(id(program.jitted))
     export.export(program.jitted, platforms=["cuda", "tpu"])(*program.arguments, **program.named)
+    print("LOWERED", program.stage, program.name.lstrip("_"))
+    if program.stage not in ("embed", "user_encoder", "feedback_retriever"):
+        continue  # to compile the others takes minutes
     compiled = program.traced.lower().compile()
     held = slices._on_chip([program.arguments, program.named])
     memory = compiled.memory_analysis().argument_size_in_bytes
@@ -182,8 +186,11 @@ def test_programs_lower_for_gpus_and_tpus_and_take_the_bytes_that_are_said(tiny_
     """Rehearsed on virtual devices of the CPU, whose compiler says what arguments take."""
     fields = [word for pair in tiny_models.items() for word in pair]
     flags = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
-    done = in_process(tmp_path, "-c", ELSEWHERE, "cfrag", *fields, **flags)
+    done = in_process(tmp_path, "-c", ELSEWHERE, "cfrag,tuned,purple", *fields, **flags)
     assert done.returncode == 0, done.stderr[-3000:]
+    trained = {tuple(line.split()[1:]) for line in done.stdout.splitlines() if line.startswith("LOWERED")}
+    for stage in ("user_encoder", "retriever", "reranker", "generator", "purple"):
+        assert (stage, "compiled") in trained
     lines = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("PROGRAM")]
     names = {(stage, name) for stage, name, *_ in lines}
     wanted = {("embed", "forward"), ("user_encoder", "compiled"), ("feedback_retriever", "advance")}
@@ -213,7 +220,8 @@ def test_a_run_is_compiled_for_a_slice(tiny_models, tmp_path):
         "user_encoder: step",
         "retriever: step",
         "reranker: step",
-        "generate: write",
+        "feedback_retriever: write answers",
+        "likelihood: score",
     ):
         found = re.search(rf"^{row}.*? ([\d.]+)% .* (products|memory|links) ", done.stdout, re.MULTILINE)
         assert found is not None

@@ -98,3 +98,16 @@ def test_wrong_calls_are_refused(data):
         ExactIndex(vectors).search(queries[:, :3], 1)
     with pytest.raises(UserError, match="row 1 of vectors holds NaN or infinity"):
         ExactIndex(np.array([[0.0], [np.nan]], np.float32))
+
+
+def test_a_recall_target_finds_most_of_the_best_rows_by_narrow_products():
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(50, 64))
+    vectors = (centres[rng.integers(50, size=8192)] + rng.normal(size=(8192, 64))).astype(np.float32)
+    queries = vectors[:64] + 0.05 * rng.normal(size=(64, 64)).astype(np.float32)
+    exact = ExactIndex(vectors).search(queries, 10)
+    found = ExactIndex(vectors, recall_target=0.95, block_rows=4096).search(queries, 10)
+    shared = [len({*ours} & {*theirs}) for ours, theirs in zip(found.rows, exact.rows)]
+    assert np.mean(shared) / 10 >= 0.95
+    assert (np.diff(found.scores) <= 0).all()
+    np.testing.assert_allclose(found.scores, np.einsum("qkd,qd->qk", vectors[found.rows], queries), rtol=0.02)

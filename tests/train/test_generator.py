@@ -1,6 +1,7 @@
 """Tuning the generator: against torch and PEFT, many devices, kills, users who are held out."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,9 +17,10 @@ from tiny import save_llama, save_t5
 from pbr_jax.base.types import UserError
 from pbr_jax.config import Optimizer, Training, TunedGenerator
 from pbr_jax.models import adapter_file, causal_lm, lora
-from pbr_jax.train import generator, loop, sharding
+from pbr_jax.train import generator, loop, sharding, steps
 from pbr_jax.train.batches import Batches
 from pbr_jax.train.generator import Pair
+from pbr_jax.train.optimizers import optimizer
 
 torch: Any = pytest.importorskip("torch")
 transformers: Any = pytest.importorskip("transformers")
@@ -253,6 +255,30 @@ def test_all_weights_are_trained_in_shares_and_go_on_elsewhere(
     for other in (eight, moved):
         for a, b in zip(jax.tree.leaves(one.params), jax.tree.leaves(other.params), strict=True):
             np.testing.assert_allclose(a, b, atol=5e-5)  # a step moves a weight by up to 1e-3
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", ["lora", "full"])
+def test_a_step_gathers_weights_and_nothing_that_was_computed_of_its_rows(
+    llama: Path, method: str, monkeypatch: Any
+):
+    """As for 4 x 2 accelerators, parameters fully divided: tokens stay where their rows are."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    told = options(method=method, devices=8)
+    found, mesh = family(llama, told, 2)
+    start, frozen, scale = generator._begun(found, told, 0)
+    rule, loss = optimizer(told.training.optimizer, 10, ()), generator._loss(found, scale)
+    shapes = steps.shapes(start(), rule)
+    layout = sharding.fully_divided(shapes, found.rules, mesh) if method == "full" else None
+    state = steps.laid_out(shapes, layout or sharding.replicated(mesh))
+    batch = {**arrays(found, made_up(16, alike=72)), "where": jnp.ones(16, bool)}
+    step = steps.compiled(loss, rule, mesh, layout=layout)
+    compiled = jax.jit(step).lower(state, batch, jax.random.key(0), frozen).compile()
+    (b, t), text = batch["ids"].shape, compiled.as_text() or ""
+    gathers = re.findall(r" = f32\[([\d,]+)\]\S* all-gather\(", text)
+    shapes = [tuple(map(int, shape.split(","))) for shape in gathers]
+    assert (24, 32) in shapes  # the half of a gate that a device multiplies with
+    assert not [shape for shape in shapes if b * t in shape or shape[:2] == (b, t)]
 
 
 def test_a_frozen_base_lies_in_shares(llama: Path):

@@ -1,12 +1,13 @@
 """Training the user encoder on views: what it learns, and users of every length."""
 
+import jax
 import numpy as np
 import pytest
 
 from pbr_jax.base.types import UserError
 from pbr_jax.config import Optimizer, Training
 from pbr_jax.data.views import Rates
-from pbr_jax.models.user_transformer import UserTransformerConfig
+from pbr_jax.models.user_transformer import UserTransformerConfig, user_transformer
 from pbr_jax.stages import users
 from pbr_jax.train import user_encoder
 from pbr_jax.train.user_encoder import Objective
@@ -90,3 +91,21 @@ def test_one_user_and_none(tmp_path):
     nothing = Objective(rates=Rates(None, None, None))
     with pytest.raises(UserError, match="no kind of view"):
         train(histories, embeddings, tmp_path / "1", objective=nothing)
+
+
+def test_accelerators_read_both_views_with_one_copy_of_the_model(monkeypatch):
+    histories, embeddings = world()
+    draws = [[0, 0, i] for i in range(8)]
+    batch = user_encoder._batch(
+        histories[3:11], np.ones(8, bool), draws, embeddings=embeddings, rates=Rates(), width=6
+    )
+    params = user_transformer(MODEL).init(jax.random.key(0))
+
+    def found():
+        loss = user_encoder._loss(MODEL, PAPER, dropout=True)
+        return jax.jit(jax.value_and_grad(loss))(params, batch, jax.random.key(1))
+
+    here = found()
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    for ours, theirs in zip(jax.tree.leaves(found()), jax.tree.leaves(here), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
