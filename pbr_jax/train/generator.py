@@ -27,7 +27,7 @@ from pbr_jax.options import TunedGenerator
 from pbr_jax.text.padding import multiple, padded
 from pbr_jax.train.batches import Rows
 from pbr_jax.train.loop import Fitted, TrainingTask, fit
-from pbr_jax.train.sharding import Batch, replicated
+from pbr_jax.train.sharding import Batch, replicated, spread_rows
 
 Ids = tuple[int, ...]
 _ALIKE = 8  # tokens that rows share are a multiple of it
@@ -72,7 +72,7 @@ def train(
     learned, held = _divided(pairs, training.selection, seed)
     start, frozen, scale = _begun(family, options, seed)
     loss = _loss(family, scale)
-    target_nll = jax.jit(_target_nll(family, scale), out_shardings=replicated(mesh))
+    target_nll = jax.jit(spread_rows(_target_nll(family, scale), mesh), out_shardings=replicated(mesh))
 
     def batch(rows: Rows) -> Batch:
         return family.arrays([learned[i] for i in rows.indices.tolist()]) | {"where": rows.where}

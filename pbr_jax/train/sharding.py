@@ -3,7 +3,9 @@
 Losses are global: `jax.jit` sees the whole batch, on any number of devices and hosts.
 """
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -12,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from pbr_jax.base.types import UserError
 from pbr_jax.models.sharding import Rules, mesh, spec
 
+Out = TypeVar("Out")
 Batch = dict[str, np.ndarray]
 """Arrays [b ...] of one batch."""
 
@@ -35,6 +38,21 @@ def replicated(over: Mesh) -> NamedSharding:
 def divided(over: Mesh) -> NamedSharding:
     """Axis 0 divided over the devices."""
     return NamedSharding(over, PartitionSpec("data"))
+
+
+def spread_rows(compute: Callable[..., Out], over: Mesh) -> Callable[..., Out]:
+    """A function that is traced so that what it computes of rows stays where they lie
+    (`models.sharding.over_data`). Not on a CPU: its devices meet in no fixed order, and with more exchanges
+    they may wait for each other without end."""
+    if over.size == 1 or jax.default_backend() == "cpu":
+        return compute
+
+    @functools.wraps(compute)
+    def computed(*arguments: Any) -> Out:
+        with jax.sharding.use_abstract_mesh(over.abstract_mesh):
+            return compute(*arguments)
+
+    return computed
 
 
 def fully_divided(shapes: Any, rules: Rules, over: Mesh) -> Any:

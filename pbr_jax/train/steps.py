@@ -1,6 +1,5 @@
 """What training changes from step to step, and the step: a pure function of state, batch and key."""
 
-import contextlib
 import dataclasses
 import math
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from jaxtyping import Array, Float, Int
 
 from pbr_jax.base import compilation
 from pbr_jax.base.types import Params, UserError
-from pbr_jax.train.sharding import divided, replicated
+from pbr_jax.train.sharding import divided, replicated, spread_rows
 
 
 @jax.tree_util.register_dataclass
@@ -152,11 +151,7 @@ def compiled(
     kept = copy if layout is None else layout
 
     def over_devices(state: TrainState, batch: dict[str, Array], key: Array, frozen: Params) -> Any:
-        # For `models.sharding.over_data`. On a CPU, whose devices meet in no fixed order, more exchanges may
-        # wait for each other without end.
-        seen = jax.sharding.use_abstract_mesh(mesh.abstract_mesh)
-        with seen if mesh.size > 1 and jax.default_backend() != "cpu" else contextlib.nullcontext():
-            found = gradients(state.params, _numbered(batch), key, state.step, frozen)
+        found = spread_rows(gradients, mesh)(state.params, _numbered(batch), key, state.step, frozen)
         return _moved(optimizer, state, found)
 
     # Frozen parameters stay as they lie, which may be divided.
