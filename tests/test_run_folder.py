@@ -13,7 +13,7 @@ import pytest
 from pbr_jax.base.provenance import provenance
 from pbr_jax.cache.artefacts import digest
 from pbr_jax.cli.main import main
-from pbr_jax.experiment.run_folder import RunFolder, differences
+from pbr_jax.experiment.run_folder import RunFolder, differences, known_runs
 
 pytestmark = pytest.mark.usefixtures("fresh_cache")
 
@@ -304,3 +304,13 @@ def test_a_run_waits_for_another_that_writes_to_its_folder(words: list[str], tmp
     assert "holds another run, which differs in" in process.stderr.read()
     process.stderr.close()
     assert content(out) == before
+
+
+def test_a_torn_line_in_the_list_of_runs_costs_no_other_line(tmp_path: Path, fresh_cache: Path):
+    first, second = tmp_path / "first", tmp_path / "sec\u00f6nd"
+    for folder in (first, second):
+        folder.mkdir()
+        RunFolder(folder, {"identity": {}, "config": {}}).sign()
+        with (fresh_cache / "runs.jsonl").open("ab") as file:
+            file.write(b'"/a/folder\xc3')
+    assert known_runs() == [first, second]

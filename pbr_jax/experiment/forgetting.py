@@ -37,6 +37,7 @@ _SEALS = ("digest", "files", _FORGETTING)
 _OUT_OF_REACH = (
     "source files, which stay as they are, and what other users' records in them say of the user",
     "exports, reports, pictures and copies of run folders or of the cache",
+    "folders pbr_jax-* that killed processes left among the system's temporary files",
     "requests that were sent to a server, backups, and blocks that a file system has freed",
 )
 

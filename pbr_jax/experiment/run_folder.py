@@ -97,7 +97,7 @@ class RunFolder:
         place = str(self.out.resolve())
         if place not in map(str, known_runs()):
             with open_private(cache_folder() / _RUNS) as file:
-                file.write(json.dumps(place) + "\n")
+                file.write("\n" + json.dumps(place) + "\n")  # after a line that a kill left unfinished
         self.write(OWNER, json.dumps(self.owner, indent=1) + "\n")
 
     def finished(self) -> dict[str, Any] | None:
@@ -133,9 +133,11 @@ class RunFolder:
 
 def known_runs() -> list[Path]:
     """The folders of runs that this cache has seen, and that are there."""
-    file = cache_folder() / _RUNS
-    places = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
-    return [folder for place in places if ((folder := Path(json.loads(place))) / OWNER).is_file()]
+    file, folders = cache_folder() / _RUNS, list[Path]()
+    for line in file.read_bytes().splitlines() if file.is_file() else ():
+        with contextlib.suppress(ValueError):  # a line that a kill left unfinished
+            folders.append(Path(json.loads(line)))
+    return [folder for folder in folders if (folder / OWNER).is_file()]
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -148,8 +148,8 @@ class Stores:
             for left in self.log.remarks(f"{_UNFINISHED} AND id != ?", remark.id):
                 try:
                     self._finish(left, store, judge)
-                except UserError as error:
-                    terminal.err(f"remark {left.id} stays {left.state}: {error}")
+                except UserError:  # whose text may repeat another user's
+                    terminal.err(f"remark {left.id} stays {left.state}; the next one tries it again")
             return self._observed(self._finish(remark, store, judge))
 
     def dry(self, user: str, text: str, judge: Judge | None = None) -> Observed:

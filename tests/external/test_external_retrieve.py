@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 
 import pbr_jax
+from pbr_jax.base.files import cache_folder
 from pbr_jax.base.types import NO_ROW, Candidate, Document, Example, UserError
 from pbr_jax.cli.main import main
 from pbr_jax.config import Config, override
+from pbr_jax.experiment import forgetting
 from pbr_jax.exporting import tables
+from pbr_jax.external.process import Process
 from pbr_jax.stages.rankings import Rankings
 from pbr_jax.system import System
 
@@ -222,6 +225,49 @@ def test_rankings_keep_texts_of_their_own(config: Config, tmp_path: Path):
     ]
     Rankings.keep(tmp_path, [(example.id, _kept(ranking))])
     assert list(Rankings(tmp_path).read(store, [example])) == [ranking]
+
+
+class Killed(BaseException):
+    """In place of a kill."""
+
+
+@pytest.mark.parametrize("documents", [[], ["s3"]])
+def test_what_a_memory_system_and_its_runs_keep_is_forgotten(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, documents: list[str]
+):
+    """Of a run that is finished, and of one that is killed while the system remembers."""
+    told = [{**one, "text": f"CANARY{one['user']}{one['id']}x {one['text']}"} for one in DOCUMENTS]
+    file = Path(config.benchmark.root) / "documents.jsonl"
+    file.write_text("".join(json.dumps(one) + "\n" for one in told))
+    word = f"CANARYann{''.join(documents)}".encode()
+
+    def holding(folder: Path, word: bytes = word) -> list[str]:
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        return [path.name for path in files if word in path.read_bytes()]
+
+    results = pbr_jax.run(config, tmp_path / "out")
+    before = list(results.records())
+    real, left = Process.search, [2]
+
+    def dying(self: Process, *arguments: Any) -> list[Any]:
+        left[0] -= 1
+        if left[0] < 0:
+            raise Killed
+        return real(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Process, "search", dying)
+        with pytest.raises(Killed):
+            pbr_jax.run(override(config, {"retrieve.k": 3}), tmp_path / "second")
+    cache = cache_folder()
+    assert {"memory.jsonl", "asked.jsonl", "memories.jsonl", "rankings.jsonl"} <= {*holding(cache)}
+    forgotten = forgetting.forget("ann", documents=documents)
+    assert holding(cache) == holding(tmp_path / "out") == holding(tmp_path / "second") == []
+    assert forgotten.runs == [{"run": str(tmp_path / "out"), "lines": 2}]
+    assert list(results.records()) == [one for one in before if one["user_id"] == "bob"]
+    pbr_jax.run(override(config, {"retrieve.k": 3}), tmp_path / "second")
+    assert holding(cache) == []
+    assert holding(cache, b"CANARYbobs1x")
 
 
 @pytest.mark.parametrize("kept", [False, True])

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -20,7 +21,6 @@ from pbr_jax.base import terminal
 from pbr_jax.base.file_hashes import file_hash
 from pbr_jax.base.files import open_private, parse_json, written
 from pbr_jax.base.types import NO_ROW, Candidate, Document, Example, UserError
-from pbr_jax.cache.artefacts import temporary_folder
 from pbr_jax.corpus.store import Store
 from pbr_jax.external.process import HOST, Memory, Process, versions
 from pbr_jax.external.server import Server
@@ -112,7 +112,9 @@ class External(Retrieve):
                 for example, query in zip(examples, queries, strict=True):
                     memories = None if example.training else known.get(example.id)
                     if memories is None:  # the run did not have it: the user's memory is made now
-                        live = live or stack.enter_context(system.session(temporary_folder(), store))
+                        if live is None:
+                            folder = stack.enter_context(TemporaryDirectory(prefix="pbr_jax-"))
+                            live = stack.enter_context(system.session(Path(folder), store))
                         memories = live.search(example, " ".join(query.texts), self.k)
                     rankings.append([_candidate(example, *pair) for pair in enumerate(memories, 1)])
             return rankings
