@@ -307,6 +307,7 @@ def test_a_run_waits_for_another_that_writes_to_its_folder(words: list[str], tmp
 
 
 def test_a_torn_line_in_the_list_of_runs_costs_no_other_line(tmp_path: Path, fresh_cache: Path):
+    fresh_cache.mkdir()
     first, second = tmp_path / "first", tmp_path / "sec\u00f6nd"
     for folder in (first, second):
         folder.mkdir()

@@ -1,8 +1,12 @@
 """Who is forgotten is in no byte of the cache and of run folders; a run made anew never knew the user."""
 
+import contextlib
 import json
 import math
+import random
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -15,8 +19,6 @@ from pbr_jax.base.types import UserError
 from pbr_jax.config import Config, choose, load, names, override
 from pbr_jax.corpus import vectors
 from pbr_jax.experiment import audit, forgetting, opening
-from pbr_jax.experiment.run_folder import RunFolder
-from pbr_jax.llm import reads
 from pbr_jax.remarks.judge import Script
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -188,44 +190,58 @@ def ranked(system: pbr_jax.System, user: str) -> list[tuple[str, float]]:
     return [(candidate.document.text, candidate.score) for candidate in ranking]
 
 
-class Killed(BaseException):
-    """In place of a kill."""
+DYING = """
+import os, signal, sys
+from pbr_jax.experiment import forgetting
+changing = {"execute", "executemany", "rename", "replace", "unlink", "rmdir", "write", "fsync", "close"}
+for line in sys.stdin:
+    moment, cache, user, run = line.rstrip("\\n").split("\\t")
+    if not (child := os.fork()):
+        os.environ["PBR_JAX_CACHE"], calls = cache, 0
+        def count(frame, event, function):
+            global calls
+            calls += event == "c_call" and function.__name__ in changing
+            if calls == int(moment):
+                os.kill(os.getpid(), signal.SIGKILL)
+        sys.setprofile(count)
+        forgetting.forget(user, runs=[run])
+        sys.setprofile(None)
+        print(calls, flush=True)
+        os._exit(0)
+    if os.waitpid(child, 0)[1] == signal.SIGKILL:
+        print("killed", flush=True)
+"""
 
 
-def killed_at(moment: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next calls end at the first, second, ... of what changes a file."""
-    left = [moment]
+@contextlib.contextmanager
+def dying() -> Iterator[Callable[[int, Path], str]]:
+    """Forgets b3 in a process that is killed at the n-th call that may change a file; the number of
+    these calls where there are fewer, and else "killed"."""
+    command = [sys.executable, "-c", DYING]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        asked, told = process.stdin, process.stdout
+        assert asked is not None
+        assert told is not None
 
-    def dying(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **named: Any) -> Any:
-            left[0] -= 1
-            if left[0] < 0:
-                raise Killed
-            return function(*arguments, **named)
+        def forget(moment: int, folder: Path) -> str:
+            print(moment, folder / "cache", "b3", folder / "out", sep="\t", file=asked, flush=True)
+            return told.readline().strip()
 
-        return call
-
-    monkeypatch.setattr(forgetting.shutil, "rmtree", dying(shutil.rmtree))
-    monkeypatch.setattr(Path, "rename", dying(Path.rename))
-    for owner, name in ((reads, "erase"), (vectors, "erase"), (reads, "leave_out"), (RunFolder, "write")):
-        monkeypatch.setattr(owner, name, dying(getattr(owner, name)))
+        yield forget
+        asked.close()
 
 
 def test_a_kill_at_any_moment_leaves_what_the_next_call_ends(finished: Copied):
-    moments, ended = 0, False
-    while not ended:
-        folder = finished(f"killed{moments}")
-        with pytest.MonkeyPatch.context() as patch:
-            killed_at(moments, patch)
-            try:
-                forgetting.forget("b3", runs=[folder / "out"])
-                ended = True
-            except Killed:
-                moments += 1
-        forgetting.forget("b3", runs=[folder / "out"])
-        assert holding(folder, words_of(["b3"])) == []
-        assert "b2" in answers_of(folder / "out")
-    assert moments > 8
+    draw = random.Random(0)
+    with dying() as forget:
+        calls = int(forget(-1, finished("whole")))
+        assert calls > 200
+        for moment in sorted(draw.randint(1, calls) for _ in range(12)):
+            folder = finished(f"killed{moment}")
+            assert forget(moment, folder) == "killed"
+            forgetting.forget("b3", runs=[folder / "out"])
+            assert holding(folder, words_of(["b3"])) == [], moment
+            assert "b2" in answers_of(folder / "out")
 
 
 def test_questions_during_the_deletion_bring_nothing_back_and_others_rank_as_before(

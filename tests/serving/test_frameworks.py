@@ -1,9 +1,11 @@
 """Clients and frameworks that others wrote, each by its own tests or against its own implementation.
 
-They are no part of the test environment: `pip install openai mcp langchain-tests llama-index-core langgraph`.
+They are no part of the test environment: `pip install openai 'mcp>=2' langchain-tests llama-index-core
+langgraph`.
 """
 
 import asyncio
+import importlib.util
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +18,6 @@ from memories import HISTORIES, Client, echoing
 
 import pbr_jax
 from pbr_jax.config import Config
-from pbr_jax.serving import graph_store, retrievers
 from pbr_jax.serving.keys import Keys
 from pbr_jax.system import System
 
@@ -25,7 +26,18 @@ pytestmark = [
     pytest.mark.filterwarnings("default"),  # theirs are not ours
 ]
 
+FRAMEWORKS = Path(__file__).parents[2] / "examples" / "frameworks"
 LONG = {**HISTORIES, "dan": [f"tea number {i} of the day" for i in range(6)]}
+
+
+def example(name: str) -> Any:
+    """A module of `examples/frameworks`."""
+    spec = importlib.util.spec_from_file_location(name, FRAMEWORKS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture
@@ -92,7 +104,7 @@ def test_langchains_own_tests(config: Config):
     )
 
     class Standard(tests.RetrieversIntegrationTests):  # type: ignore[misc, name-defined]
-        retriever_constructor = retrievers.langchain()
+        retriever_constructor = example("langchain_retriever").Retriever
         retriever_constructor_params: Any = {"system": pbr_jax.open(config), "user": "dan"}  # noqa: RUF012
         retriever_query_example = "tea of the day"
 
@@ -118,7 +130,7 @@ def test_langchains_own_tests(config: Config):
 def test_llama_indexs_retriever(config: Config):
     core = pytest.importorskip("llama_index.core.retrievers", reason="pip install llama-index-core")
     system = pbr_jax.open(config)
-    retriever = retrievers.llama_index()(system, "dan", k=2)
+    retriever = example("llama_index_retriever").Retriever(system, "dan", k=2)
     assert isinstance(retriever, core.BaseRetriever)
     found = retriever.retrieve("number 3")
     wanted = system.search("dan", "number 3", 2)
@@ -163,7 +175,7 @@ def test_langgraphs_store_does_as_the_one_in_memory(empty: System, steps: list[A
     base = pytest.importorskip("langgraph.store.base")
     for user in empty.users():
         empty.forget(user)
-    own, other = graph_store.langgraph()(empty), memory.InMemoryStore()
+    own, other = example("langgraph_store").Store(empty), memory.InMemoryStore()
     assert isinstance(own, base.BaseStore)
 
     def told(items: Any) -> Any:
@@ -193,7 +205,7 @@ def test_langgraphs_store_does_as_the_one_in_memory(empty: System, steps: list[A
 
 def test_langgraphs_store_finds_by_a_question_and_within_the_namespace(empty: System):
     pytest.importorskip("langgraph.store.memory", reason="pip install langgraph")
-    store = graph_store.langgraph()(empty)
+    store = example("langgraph_store").Store(empty)
     store.put(("ann",), "a", {"text": "i love tea"})
     store.put(("ann",), "b", {"text": "violins that day"})
     store.put(("bob",), "a", {"text": "tea for bob"})

@@ -1,7 +1,7 @@
 """A system as a store of LangGraph: a namespace is a user, an item a document.
 
 The namespace `("ann",)` is the user "ann", and `("team", "ann")` the user "team/ann". Filters and lists of
-namespaces are LangGraph's own, of its store in memory.
+namespaces are LangGraph's own, of its store in memory. Needs the package `langgraph`, from 0.2.60 on.
 """
 
 import asyncio
@@ -9,8 +9,19 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from functools import cache
 from typing import Any, NamedTuple
+
+from langgraph.store.base import (  # type: ignore[import-not-found]
+    BaseStore,
+    GetOp,
+    Item,
+    Op,
+    PutOp,
+    Result,
+    SearchItem,
+    SearchOp,
+)
+from langgraph.store.memory import InMemoryStore  # type: ignore[import-not-found]
 
 from pbr_jax.base.types import Document
 from pbr_jax.system import System
@@ -79,63 +90,46 @@ class _Items:
         self._system.add(user, [Document(key, user, text, {"text": text, **fields}, time=now)])
 
 
-@cache
-def langgraph() -> Any:
-    """The class of the store: `langgraph()(system)`. Needs the package `langgraph`.
+class Store(BaseStore):
+    """LangGraph's store over a `System`: `Store(pbr_jax.open("runs/dense"))`.
 
     `search` with a query returns what `System.search` finds, so the run's options limit the number. The
     options `index` and `ttl` of `put` are not supported.
     """
-    from langgraph.store.base import (  # type: ignore[import-not-found]
-        BaseStore,
-        GetOp,
-        Item,
-        Op,
-        PutOp,
-        Result,
-        SearchItem,
-        SearchOp,
-    )
-    from langgraph.store.memory import InMemoryStore  # type: ignore[import-not-found]
 
-    class Store(BaseStore):
-        """LangGraph's store over a `System`."""
+    def __init__(self, system: System) -> None:
+        self._items = _Items(system)
 
-        def __init__(self, system: System) -> None:
-            self._items = _Items(system)
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        """The results of operations. All read the state before the batch."""
+        listed = list(ops)
+        results = [None if isinstance(op, PutOp) else self._read(op) for op in listed]
+        last = {(op.namespace, op.key): op.value for op in listed if isinstance(op, PutOp)}
+        for (namespace, key), value in last.items():
+            self._items.put(namespace, key, value)
+        return results
 
-        def batch(self, ops: Iterable[Op]) -> list[Result]:
-            """The results of operations. All read the state before the batch."""
-            listed = list(ops)
-            results = [None if isinstance(op, PutOp) else self._read(op) for op in listed]
-            last = {(op.namespace, op.key): op.value for op in listed if isinstance(op, PutOp)}
-            for (namespace, key), value in last.items():
-                self._items.put(namespace, key, value)
-            return results
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        """`batch` for programs that use asyncio."""
+        return await asyncio.to_thread(self.batch, list(ops))
 
-        async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-            """`batch` for programs that use asyncio."""
-            return await asyncio.to_thread(self.batch, list(ops))
-
-        def _read(self, op: Any) -> Result:
-            if isinstance(op, GetOp):
-                found = (one for one in self._items.of(op.namespace) if one.key == op.key)
-                return next((Item(**one._asdict()) for one in found), None)
-            known = self._items.under(op.namespace_prefix if isinstance(op, SearchOp) else ())
-            memory = InMemoryStore()  # filters, and lists namespaces
-            for (namespace, key), item in known.items():
-                memory.put(namespace, key, item.value)
-            if not isinstance(op, SearchOp):
-                return memory.batch([op])[0]
-            asked = op if op.query is None else op._replace(limit=len(known), offset=0, query=None)
-            places: Any = [(one.namespace, one.key) for one in memory.batch([asked])[0]]
-            scores: Any = dict.fromkeys(places)
-            if op.query is not None:
-                scores = self._items.scores(op.query, places)
-                places = [*scores][op.offset : op.offset + op.limit]
-            return [SearchItem(**known[place]._asdict(), score=scores[place]) for place in places]
-
-    return Store
+    def _read(self, op: Any) -> Result:
+        if isinstance(op, GetOp):
+            found = (one for one in self._items.of(op.namespace) if one.key == op.key)
+            return next((Item(**one._asdict()) for one in found), None)
+        known = self._items.under(op.namespace_prefix if isinstance(op, SearchOp) else ())
+        memory = InMemoryStore()  # filters, and lists namespaces
+        for (namespace, key), item in known.items():
+            memory.put(namespace, key, item.value)
+        if not isinstance(op, SearchOp):
+            return memory.batch([op])[0]
+        asked = op if op.query is None else op._replace(limit=len(known), offset=0, query=None)
+        places: Any = [(one.namespace, one.key) for one in memory.batch([asked])[0]]
+        scores: Any = dict.fromkeys(places)
+        if op.query is not None:
+            scores = self._items.scores(op.query, places)
+            places = [*scores][op.offset : op.offset + op.limit]
+        return [SearchItem(**known[place]._asdict(), score=scores[place]) for place in places]
 
 
 def _user(namespace: tuple[str, ...]) -> str:
