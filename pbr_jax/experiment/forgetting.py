@@ -35,10 +35,11 @@ _STORE, _TRAINED = "store.sqlite", "training.json"  # in such a folder
 _FORGETTING = "forgetting"  # in results.json while the files beside it are written anew
 _SEALS = ("digest", "files", _FORGETTING)
 _OUT_OF_REACH = (
-    "source files, which stay as they are, and what other users' records in them say of the user",
-    "exports, reports, pictures and copies of run folders or of the cache",
+    "source files, which another cache reads anew, and what other users' records in them say of the user",
+    "exports, reports, pictures, terminal logs, and copies of run folders and of the cache",
+    "run folders that this cache does not know of and --run does not name",
     "folders pbr_jax-* that killed processes left among the system's temporary files",
-    "requests that were sent to a server, backups, and blocks that a file system has freed",
+    "requests that were sent to a server, backups, a file system's journal and freed blocks",
 )
 
 

@@ -23,7 +23,8 @@ TYPED = ("bash", "console")
 OWN_TESTS = (
     "own_data.md",
     "new_method.md",
-)  # whose blocks build on each other: test_own_data, test_new_method
+    "serve_and_forget.md",
+)  # whose blocks build on each other: test_own_data, test_new_method, test_serve_tutorial
 SIZES = {
     "clusterrag.md": {"encoder.max_length": "64"},
     "purple.md": {"select.num_heads": "2", "select.query_tokens": "64"},
