@@ -58,7 +58,7 @@ def test_ten_commands_check_serve_and_forget(here: Path, tiny_models: dict[str, 
     stores = [path for path in places[1].glob("data/*/store.sqlite") if USER in path.read_bytes()]
     assert stores
     type_command(forget, tiny_models)
-    assert json.loads((here / "receipt.json").read_text())["user"] == USER.decode()
+    assert json.loads((here / "forgotten.json").read_text())["user"] == USER.decode()
     assert holding(USER, here / "checks") == [str(here / "checks" / "first" / "report.html")]
     assert [path for path in places[1].glob("data/*/store.sqlite") if USER in path.read_bytes()] == []
     type_command(audit, tiny_models)
