@@ -14,35 +14,21 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from pbr_jax.config import Config, Eval, Overrides, Prompt
-from pbr_jax.methods import generate, retrieve, select
+from memory import ROWS as PLAIN
+from memory import get_config as get_config
+
+from pbr_jax.config import Overrides
 
 ADAPTERS = Path(__file__).parents[2] / "examples" / "memory"
-_MEMORY: Overrides = {
-    "corpus.chunk": "words",
-    "select.k": 6,
-    "retrieve.method": "fused",
-    "retrieve.of": ("bm25", "bm25", "dense"),
-    "retrieve.of.bm25.over": "documents",
-    "retrieve.of.bm25.analyser": "stem",
-    "retrieve.of.bm25_2.analyser": "stem",
-    "retrieve.of.bm25.question_words": "out",
-    "retrieve.of.bm25_2.question_words": "out",
-    "retrieve.of.dense.names": "i",
-    "retrieve.weights": (1.0, 1.0, 2.0),
-}
-_WHOLE: Overrides = {
-    "retrieve.k": 1000, "select.k": None, "prompt.max_tokens": 2048, "prompt.order": "best_last",
-}  # fmt: skip
 ROWS: dict[str, Overrides] = {
-    "nothing": {"retrieve.method": "none"},
-    "random session": {"retrieve.method": "random"},
-    "newest": {"retrieve.method": "recency"},
-    "whole history": {"retrieve.method": "recency", **_WHOLE},
-    "grep": {"retrieve.k1": 0.0, "retrieve.b": 0.0},
-    "bm25": {},
-    "dense, passages": {"retrieve.method": "dense", "corpus.chunk": "words", "select.k": 6},
-    "memory": _MEMORY,
+    "nothing": PLAIN["no memory"],
+    "random session": PLAIN["random"],
+    "newest": PLAIN["newest"],
+    "whole history": PLAIN["whole history"],
+    "grep": PLAIN["shared words"],
+    "bm25": PLAIN["bm25"],
+    "dense, passages": PLAIN["dense, passages"],
+    "memory": PLAIN["memory"],
 }
 
 _TURNS: Overrides = {"corpus.chunk": "turns", "corpus.words": 1000, "corpus.stride": 1000}
@@ -65,17 +51,6 @@ def systems() -> dict[str, Overrides]:
         for name, python in pythons.items()
         if python.is_file()
     }
-
-
-def get_config() -> Config:
-    return Config(
-        system="bm25",
-        retrieve=retrieve.BM25(k=10),
-        select=select.TopK(k=1),
-        prompt=Prompt(max_tokens=512),
-        generate=generate.Ipa(max_new_tokens=24),
-        eval=Eval(likelihood="on"),
-    )
 
 
 def sweep() -> Iterator[Overrides]:

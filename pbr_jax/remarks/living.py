@@ -20,7 +20,7 @@ import numpy as np
 
 from pbr_jax.base import terminal
 from pbr_jax.base.locks import locked
-from pbr_jax.base.types import Document, Example, UserError
+from pbr_jax.base.types import NO_ROW, Document, Example, UserError
 from pbr_jax.corpus.arguments import Entry, check_documents, check_filled
 from pbr_jax.corpus.entries import Time
 from pbr_jax.corpus.store import Store
@@ -557,4 +557,9 @@ class Living(abc.ABC):
         id = hashlib.sha256(text.encode()).hexdigest()
         example = Example(id=f"remark {id}", user_id=user, query=text, input=text, target=None, time=math.inf)
         (ranking,) = self.rank([example], [users])
-        return self.store.wholes([c.row for c in ranking[: self._parts["remarks"].documents]])
+        rows = [c.row for c in ranking]
+        if NO_ROW in rows:  # texts of a memory system: the documents of which they are made
+            seen = self.store.visible(example, user).tolist()
+            of = dict(zip((one.whole for one in self.store.documents(seen)), seen, strict=True))
+            rows = [*dict.fromkeys(of[source] for c in ranking for source in c.sources)]
+        return self.store.wholes(rows[: self._parts["remarks"].documents])

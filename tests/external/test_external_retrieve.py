@@ -18,6 +18,7 @@ from pbr_jax.config import Config, override
 from pbr_jax.experiment import forgetting
 from pbr_jax.exporting import tables
 from pbr_jax.external.process import Process
+from pbr_jax.remarks.judge import Script
 from pbr_jax.stages.rankings import Rankings
 from pbr_jax.system import System
 
@@ -109,6 +110,20 @@ def test_a_question_that_the_run_did_not_have_is_asked_now(config: Config, tmp_p
     example = Example("new", "ann", "violins", "violins", None, time=math.inf)
     (ranking,) = system.rank([example])
     assert [one.sources for one in ranking] == [("s2",), ("s1",)]
+
+
+def test_a_remark_on_a_memory_system_changes_what_it_is_told(config: Config, tmp_path: Path):
+    pbr_jax.run(config, tmp_path / "out")
+    system = pbr_jax.open(tmp_path / "out")
+    rule = {"verdict": "correct", "operation": "modify", "document": "s3"}
+    judge = Script([{"remark": "dogs", **rule}, {"remark": "football", **rule}])
+    seen = system.observe("ann", "i love dogs not cats", judge=judge)
+    assert (seen.state, seen.operation, seen.document) == ("applied", "modify", "remark:1")
+    example = Example("new", "ann", "love cats dogs", "", None, time=math.inf)
+    (ranking,) = system.rank([example])
+    assert [one.sources for one in ranking] == [("remark:1",), ("s1",)]  # and s3 is hidden
+    other = system.observe("bob", "i hate football", judge=judge)  # s3 is not of bob: nothing is replaced
+    assert (other.operation, other.document) == ("add", "remark:2")
 
 
 def test_a_system_that_answers_with_another_users_memory_is_stopped(config: Config, tmp_path: Path):
