@@ -1,12 +1,15 @@
-"""How much of the evidence a reader would see in the first words that a system finds, on LoCoMo.
+"""How much of the evidence a reader would see in the first words that a system finds: LoCoMo, REALTALK.
 
     python benchmarks/memory_evidence.py locomo10.json runs/systems/*
+    python benchmarks/memory_evidence.py REALTALK runs/realtalk/*
 
 For each run folder it prints the mean share of five-word sequences of a question's evidence turns that stand
-in the first 400 words of what was ranked, with an interval over conversations.
+in the first 400 words of what was ranked, with an interval over conversations. The first argument is a file
+of LoCoMo or REALTALK's folder. `--sample 20 FILE OUT` writes LoCoMo with 20 questions of each conversation.
 """
 
 import json
+import random
 import re
 import sys
 from pathlib import Path
@@ -26,17 +29,35 @@ def sequences(of: list[str], n: int) -> set[tuple[str, ...]]:
     return {tuple(of[i : i + n]) for i in range(max(len(of) - n + 1, 1))}
 
 
-def evidence(path: Path) -> dict[tuple[str, str], list[list[str]]]:
-    """The words of the evidence turns of each question, by conversation and text of the question."""
-    found = {}
-    for talk in json.loads(path.read_text(encoding="utf-8")):
-        sessions = [v for k, v in talk["conversation"].items() if re.fullmatch(r"session_\d+", k)]
-        said = {turn["dia_id"]: words(turn["text"]) for session in sessions for turn in session}
-        for asked in talk["qa"]:
-            ids = [id for one in asked.get("evidence", ()) for id in re.findall(r"D\d+:\d+", str(one))]
-            key = talk["sample_id"], asked["question"].strip()
-            found[key] = [said[id] for id in ids if said.get(id)]
-    return found
+def evidence(path: Path) -> dict[str, list[list[str]]]:
+    """The words of the evidence turns of each question, by its id."""
+    if path.is_dir():
+        talks = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in path.glob("Chat_*.json")}
+    else:
+        talks = {talk["sample_id"]: talk for talk in json.loads(path.read_text(encoding="utf-8"))}
+    known = {}
+    for user, talk in talks.items():
+        of = talk.get("conversation", talk)
+        turns = [turn for k, v in of.items() if re.fullmatch(r"session_\d+", k) for turn in v]
+        said = {
+            place(turn["dia_id"]): words(turn.get("clean_text") or turn.get("text") or "") for turn in turns
+        }
+        for number, asked in enumerate(talk["qa"]):
+            ids = [id for one in asked.get("evidence", ()) for id in re.findall(r"D:?\d+[:;]\d+", str(one))]
+            known[f"{user}_{number}"] = [said[place(id)] for id in ids if said.get(place(id))]
+    return known
+
+
+def place(id: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", id)[:2]))
+
+
+def sample(n: int, path: Path, out: Path) -> None:
+    """Writes a file of LoCoMo with some questions of each conversation that name evidence."""
+    draw, talks = random.Random(0), json.loads(path.read_text(encoding="utf-8"))
+    for talk in talks:
+        talk["qa"] = draw.sample([asked for asked in talk["qa"] if asked.get("evidence")], n)
+    out.write_text(json.dumps(talks), encoding="utf-8")
 
 
 def share(shown: list[str], turns: list[list[str]]) -> float:
@@ -61,7 +82,7 @@ def main(data: str, *folders: str) -> None:
             if told and text:
                 user, seen = json.loads(told)["user_id"], json.loads(text)
                 shown = " ".join(one["text"] for one in seen["documents"]).split()[:WORDS]
-                shares.append(share(words(" ".join(shown)), known.get((user, seen["query"].strip()), [])))
+                shares.append(share(words(" ".join(shown)), known[seen["id"]]))
                 users.append(user)
         column = scores("evidence", np.array(shares))
         rows = np.flatnonzero(~np.isnan(shares))
@@ -70,4 +91,7 @@ def main(data: str, *folders: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if sys.argv[1] == "--sample":
+        sample(int(sys.argv[2]), *map(Path, sys.argv[3:5]))
+    else:
+        main(*sys.argv[1:])

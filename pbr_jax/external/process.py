@@ -25,6 +25,7 @@ from pbr_jax.base.files import open_private, parse_json, private_folder
 from pbr_jax.base.types import Document, UserError
 
 HOST = Path(__file__).with_name("host.py")
+_PIPE = subprocess.PIPE
 _MOST = 64 << 20  # bytes of a reply
 _ENDING = 10  # seconds in which a system may end by itself
 _LOG = "log.txt"
@@ -44,7 +45,7 @@ class Memory(NamedTuple):
     score: float
 
 
-class Process:
+class Process(contextlib.AbstractContextManager["Process"]):
     """A memory system that is reached through an adapter.
 
     Args:
@@ -76,9 +77,6 @@ class Process:
         self._replies: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._n, self._lock = 0, threading.Lock()
         private_folder(self._folder)
-
-    def __enter__(self) -> "Process":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -200,27 +198,19 @@ class Process:
         home = self._folder / "home"
         private_folder(home)
         passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
+        options: dict[str, Any] = {"cwd": home, "umask": 0o077, "start_new_session": True}
+        options["env"] = {**_OFFLINE, **passed, "HOME": str(home)}
         with open_private(self._folder / _LOG) as log:
             command = [self._python, "-I", str(HOST), str(self._adapter), str(self._folder)]
-            environment, pipe = {**_OFFLINE, **passed, "HOME": str(home)}, subprocess.PIPE
             try:
-                self._running = subprocess.Popen(
-                    command,
-                    stdin=pipe,
-                    stdout=pipe,
-                    stderr=log,
-                    cwd=home,
-                    env=environment,
-                    umask=0o077,
-                    start_new_session=True,
-                )
+                started: Any = subprocess.Popen(command, stdin=_PIPE, stdout=_PIPE, stderr=log, **options)
             except OSError as error:
                 raise UserError(
                     f"{self._python} cannot be started ({error.strerror}); give the Python of the system's "
                     "own environment"
                 ) from error
-        self._replies = queue.SimpleQueue()
-        reading = functools.partial(_read, self._running.stdout, self._replies)
+        self._running, self._replies = started, queue.SimpleQueue()
+        reading = functools.partial(_read, started.stdout, self._replies)
         threading.Thread(target=reading, daemon=True).start()
 
     def _ended(self) -> str:

@@ -3,7 +3,8 @@
 python -m venv VENV && VENV/bin/pip install langmem==0.0.30 langgraph-checkpoint-sqlite
 
 The tools write into LangGraph's SQLite store and call no language model. A namespace holds what comes from
-one document of one user. Vectors come from the encoder of the run. The store needs a Python whose sqlite3 can
+one document of one user. Vectors come from the encoder of the run. The SQLite store calls `text_fields` what
+other stores call `fields`; without it a memory's JSON is encoded. The store needs a Python whose sqlite3 can
 load extensions.
 """
 
@@ -19,7 +20,7 @@ class Memory:
         from langgraph.store.sqlite import SqliteStore  # type: ignore
 
         self.url = settings["base_url"]
-        index = {"dims": settings["dimensions"], "embed": self.embed, "fields": ["content"]}
+        index = {"dims": settings["dimensions"], "embed": self.embed, "text_fields": ["content"]}
         self.opened = SqliteStore.from_conn_string(os.path.join(folder, "store.db"), index=index)
         self.store = self.opened.__enter__()
         self.store.setup()
