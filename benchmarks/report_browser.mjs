@@ -26,8 +26,6 @@ for (const file of pages) {
       await page.goto(`file://${resolve(file)}`);
       if (shots) await page.screenshot({ path: `${shots}/${basename(file, ".html")}-${width}-${colorScheme}.png`, fullPage: false });
       await page.evaluate(() => document.querySelectorAll("details").forEach((one) => { one.open = true; }));
-      const chosen = page.locator("[data-part=chosen]").first();
-      if (await chosen.count()) await chosen.selectOption({ index: 1 });
       const button = page.locator("thead button").first();
       if (await button.count()) {
         await button.focus();

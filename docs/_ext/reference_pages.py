@@ -142,6 +142,7 @@ def setup(app: Any) -> dict[str, Any]:
     app.connect("builder-inited", lambda _: write())
     app.connect("autodoc-process-signature", _signature)
     app.connect("autodoc-process-bases", _bases)
+    app.connect("autodoc-skip-member", _skipped)
     app.connect("autodoc-process-docstring", _attribute, priority=400)  # before napoleon reads it
     return {"parallel_read_safe": True}
 
@@ -206,6 +207,11 @@ def _attribute(app: Any, what: str, name: str, found: Any, flags: Any, lines: li
     if what in ("attribute", "property", "data") and lines and ": " in lines[0]:
         first, _, rest = lines[0].partition(": ")
         lines[:1] = [f"{first}:", rest]
+
+
+def _skipped(app: Any, what: str, name: str, found: Any, skip: bool, flags: Any) -> bool | None:
+    """Fields of a named tuple are left out: the signature has them, and their text says a number alone."""
+    return True if (getattr(found, "__doc__", "") or "").startswith("Alias for field number") else None
 
 
 def _bases(app: Any, name: str, found: Any, flags: Any, bases: list[type]) -> None:

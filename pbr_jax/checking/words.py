@@ -26,7 +26,6 @@ def told(found: Verdict) -> str:
 def blocks(found: Verdict) -> list[Block]:
     """The verdict: the answer, the comparison that decides, its cost, some texts. The rest is folded."""
     more: list[Block] = [
-        *map(Paragraph, (*_but(found), *_copies(found))),
         _table(found),
         *([_measures(found.measures, found.confidence)] if found.measures else []),
         *(_groups(title, some) for title, some in found.groups.items() if some),
@@ -36,7 +35,7 @@ def blocks(found: Verdict) -> list[Block]:
     return [
         Heading(answered(found)),
         Paragraph(headline(found)),
-        *map(Paragraph, _cautions(found)),
+        *map(Paragraph, (*_cautions(found), *_but(found), *_copies(found))),
         _decisive(found),
         _cost(found),
         *_texts(found.texts),
@@ -108,7 +107,7 @@ def _decisive(found: Verdict) -> Forest:
     """The gains over one other user's documents, all on one scale."""
     lines = [
         ([NAMES.get(name, name)], None if found.users < FEWEST else Interval(one.value, one.low, one.high))
-        for name, one in found.beyond.items()
+        for name, one in sorted(found.beyond.items(), key=lambda item: item[0] != CHOSEN)
         if name != NOTHING
     ]
     caption = f"Gain over {NAMES[OTHER]}: right of zero, the row is better"
@@ -180,9 +179,9 @@ def _count(number: int, what: str) -> str:
 def _table(found: Verdict) -> Table:
     header = [
         "prompt",
-        found.measure,
-        "gain over no documents",
         "gain over one other user's",
+        "gain over no documents",
+        found.measure,
         "tokens",
         "ms to find",
     ]
@@ -191,23 +190,17 @@ def _table(found: Verdict) -> Table:
         gain = _shown(found.gains[name]) if name in found.gains else "–"
         beyond = _shown(found.beyond[name]) if name in found.beyond else "–"
         spent = f"{found.tokens[name]:.0f}", f"{found.milliseconds[name]:.1f}"
-        lines.append([NAMES.get(name, name), f"{value:.3f}", gain, beyond, *spent])
+        lines.append([NAMES.get(name, name), beyond, gain, f"{value:.3f}", *spent])
     return Table("What was shown, what it gave, and what it cost a question", header, lines)
 
 
 def _measures(some: Sequence[Measure], confidence: float) -> Table:
-    header = ["measure", "questions", "no documents", NAMES[CHOSEN], "gain", "gain over one other user's"]
-    lines = [
-        [
-            one.name,
-            str(one.questions),
-            f"{one.nothing:.3f}",
-            f"{one.chosen:.3f}",
-            _shown(one.gain),
-            _shown(one.beyond),
-        ]
-        for one in some
-    ]
+    header = ["measure", "gain over one other user's", "gain over no documents"]
+    lines = []
+    for one in some:
+        rest = f"{one.nothing:.3f}", f"{one.chosen:.3f}", str(one.questions)
+        lines.append([one.name, _shown(one.beyond), _shown(one.gain), *rest])
+    header += ["no documents", NAMES[CHOSEN], "questions"]
     title = f"The same in other measures, turned so that more is better, {_percent(confidence)} intervals"
     return Table(title, header, lines)
 

@@ -33,7 +33,7 @@ _USUAL = {
 }  # fmt: skip
 """What stands in the other places of a plain system."""
 
-WITHHELD = "These runs have no metrics: nothing was answered, or their targets are withheld."
+WITHHELD = "These runs have no metrics: nothing was scored or targets are withheld, and no evidence is known."
 
 
 @dataclass(frozen=True)
@@ -91,12 +91,12 @@ def metric_names(rows: Sequence[Row]) -> list[str]:
 def reference(rows: Sequence[Row], wanted: str | None) -> Row:
     """The row of the wanted system.
 
-    None: that of zero_shot, else the first without documents, the first of plain retrieval from the user's
-    own documents, or the first row.
+    None: that of one_other_user (the control of a check), else that of zero_shot, the first without
+    documents, the first of plain retrieval from the user's own documents, or the first row.
     """
     if wanted is None:
         known = [row for row in rows if not row.first.ceiling]
-        of_name = (row for row in known if row.system == "zero_shot")
+        of_name = (row for name in ("one_other_user", "zero_shot") for row in known if row.system == name)
         without = (row for row in known if row.first.config.get("retrieve.method") == "none")
         return [*of_name, *without, *filter(_is_plain, known), *rows][0]
     found = next((row for row in rows if row.system == wanted), None)

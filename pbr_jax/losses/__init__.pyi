@@ -4,9 +4,7 @@ from .contrastive import nt_xent as nt_xent
 from .contrastive import symmetric_info_nce as symmetric_info_nce
 from .distillation import kl_distillation as kl_distillation
 from .language_model import token_cross_entropy as token_cross_entropy
-from .margin import margin_mse as margin_mse
 from .margin import rank_weighted_margin as rank_weighted_margin
-from .margin import triplet as triplet
 from .policy_gradient import grpo as grpo
 from .policy_gradient import leave_one_out as leave_one_out
 from .policy_gradient import plackett_luce_log_prob as plackett_luce_log_prob

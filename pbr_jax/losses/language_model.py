@@ -6,7 +6,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 
 def token_cross_entropy(
-    logits: Float[Array, "*b v"], targets: Int[Array, "*b"], *, where: Bool[Array, "*b"]
+    logits: Float[Array, "*b v"], targets: Int[Array, "*b"], *, where: Bool[Array, "*b"] | None = None
 ) -> Float[Array, "*b"]:
     r"""Cross-entropy of each target token, in nats.
 
@@ -15,8 +15,8 @@ def token_cross_entropy(
     Args:
       logits: z, the scores of all tokens of the vocabulary before the softmax.
       targets: y, the id of the target token.
-      where: True for the tokens that count. Other tokens have value and gradient 0, whatever their ids and
-        logits are (-100 and NaN included).
+      where: True for the tokens that count; None: all. Other tokens have value and gradient 0, whatever their
+        ids and logits are (-100 and NaN included).
 
     Returns:
       One float32 value per token. For the mean, divide the sum by the number of tokens that count.
@@ -27,6 +27,7 @@ def token_cross_entropy(
     ...                                                  where=jnp.array([True, False]))]
     [0.2877, 0.0]
     """
+    where = jnp.ones(targets.shape, bool) if where is None else where
     # Masked before the softmax as well as after: a gradient of 0 times NaN would be NaN.
     logits = jnp.where(where[..., None], logits.astype(jnp.float32), 0.0)
     targets = jnp.where(where, targets, 0)

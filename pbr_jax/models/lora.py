@@ -30,7 +30,7 @@ def init(key: Array, params: Params, targets: Collection[str], rank: int) -> Par
       params: the model's parameters, or their shapes.
       targets: the names of the linear maps to adapt, such as `query` and `value`, in all stacks. `query`
         includes `cross_query`.
-      rank: r.
+      rank: the number of rows of A and of columns of B.
 
     Raises UserError for a name that the model does not have.
 

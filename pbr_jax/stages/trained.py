@@ -1,4 +1,4 @@
-"""What all trained parts share: their parameters on disk, and what is told of a training and before it."""
+"""What all trained parts share: their parameters on disk, and the report of a training."""
 
 import json
 import shutil
@@ -21,9 +21,9 @@ REPORT = "training.json"
 
 
 def save_fitted(fitted: "Fitted", folder: Path, name: str) -> None:
-    """The parameters that training found and what it told, beside metrics.jsonl; checkpoints are taken away.
+    """Writes the trained parameters and the training's report into `folder`, and deletes its checkpoints.
 
-    Notes go to the log and to stderr at once, as from the part of this name.
+    Notes go to the log and to stderr at once, under the name of the part.
     """
     _tell(fitted, folder, name)
     save_params(fitted.params, folder / f".{_PARAMS}")
@@ -82,7 +82,7 @@ def load_report(folder: Path) -> dict[str, Any]:
 
 
 def load_saved(folder: Path) -> Params:
-    """The parameters that `keep` wrote."""
+    """The parameters that `save_fitted` wrote."""
     return load_params(folder / _PARAMS)
 
 

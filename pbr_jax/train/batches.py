@@ -7,11 +7,14 @@ import numpy as np
 
 
 class Rows(NamedTuple):
-    """The examples of one batch. A short last batch is filled up with rows that do not count."""
+    """The examples of one batch: `indices` int [b], `where` bool [b], and `step`, the number of the step.
 
-    indices: np.ndarray  # int [b]
-    where: np.ndarray  # bool [b]
-    step: int  # what else is random in the batch comes from it
+    `where` is False for the rows that fill up a short last batch.
+    """
+
+    indices: np.ndarray
+    where: np.ndarray
+    step: int
 
 
 _WINDOW = 64  # batches that are made together of examples sorted by length: most are then all of one kind

@@ -15,9 +15,10 @@ _LOWEST = -1.7e308
 
 
 class Checkpoints:
-    """Written in the background; one that was not finished when the process ended does not count.
+    """The checkpoints of a training in a folder. They are written in the background.
 
-    `progress` is what the loop knows beside the state, as JSON.
+    A checkpoint that was unfinished when the process ended is ignored. `progress` is JSON that the training
+    loop keeps beside the state.
     """
 
     def __init__(self, folder: Path):

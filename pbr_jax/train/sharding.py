@@ -31,12 +31,12 @@ def data_mesh(devices: int | None = None, model: int = 1) -> Mesh:
 
 
 def replicated(over: Mesh) -> NamedSharding:
-    """A copy on every device."""
+    """The sharding of an array that every device has a copy of."""
     return NamedSharding(over, PartitionSpec())
 
 
 def divided(over: Mesh) -> NamedSharding:
-    """Axis 0 divided over the devices."""
+    """The sharding of an array whose axis 0 is divided over the devices."""
     return NamedSharding(over, PartitionSpec("data"))
 
 

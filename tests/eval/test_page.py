@@ -12,6 +12,7 @@ from run_folders import with_texts
 from pbr_jax.eval import page
 from pbr_jax.eval.metrics import plain_mean
 from pbr_jax.eval.page import Comparison, compare, define, glossary, scale, sentences
+from pbr_jax.eval.render import Forest, Heading, Interval, Paragraph, Table
 from pbr_jax.eval.report import report
 from pbr_jax.eval.runs import read_run, table_rows
 from pbr_jax.eval.section import Section
@@ -79,6 +80,27 @@ def test_the_verdict_of_few_users_of_one_run_and_of_other_questions(tmp_path, wr
     assert "cannot be compared: they read different data" in sentences(compared(few[1], other))[0]
 
 
+def test_a_checks_runs_are_compared_with_its_control(tmp_path, write):
+    made = {"zero_shot": answers(2, 0.0), "dense": TARGETS, "one_other_user": answers(5, 0.0)}
+    runs = [write(tmp_path / name, name, texts) for name, texts in made.items()]
+    assert compared(*runs).section.reference.system == "one_other_user"
+    assert compared(*runs[:2]).section.reference.system == "zero_shot"
+
+
+def test_the_measure_that_decides_is_the_first_column_and_the_answer_stands_before_the_plot(runs):
+    header = ["run", "retrieve.k", "n", "users", "mae", "target_nll"]
+    table = page._deciding_first(Table("t", header, [["a", *map(str, range(5))]]), ["target_nll", "mae"])
+    assert table.header == ["run", "target_nll", "mae", "retrieve.k", "n", "users"]
+    assert table.rows == [["a", "4", "3", "0", "1", "2"]]
+    plot = Forest("plot", ["prompt", "gain"], [(["bm25"], Interval(1.0, 0.5, 1.5))], without="")
+    blocks = [Heading("Yes."), Paragraph("By so much."), plot, Paragraph("What to do next.")]
+    body = report(runs, "html", verdict=blocks).split("<main>")[1]
+    box, rest = body.split("</div>", 1)
+    assert "Yes." in box
+    assert "By so much." in box
+    assert rest.index('class="forest"') < rest.index("What to do next.")
+
+
 def test_nothing_is_bold_where_nothing_is_shown(runs):
     body = report([runs[0], runs[2]], "html").split("<main>")[1].split("<script")[0]
     assert "<b>" not in body
@@ -104,7 +126,6 @@ def test_questions_are_sampled_within_bounds_and_without_any_nobody_is_named(run
     first = held["questions"][0]
     assert [len(run[2]) for run in first["runs"]] == [1, 1, 1]
     assert len(first["documents"]) == 1
-    assert [user[1] for user in held["users"]] == [2] * 12
     none = report(runs, "html", questions=0)
     assert "text of" not in none
     assert '"u1"' not in none

@@ -22,6 +22,8 @@ def test_it_is_minus_the_log_of_the_targets_probability():
     probabilities = np.array([[0.1, 0.2, 0.7], [0.5, 0.3, 0.2]], np.float32)
     found = loss(np.log(probabilities) + 4, np.array([2, 1]), np.ones(2, bool))
     np.testing.assert_allclose(found, [-np.log(0.7), -np.log(0.3)], rtol=1e-5)
+    of_all = token_cross_entropy(jnp.log(probabilities) + 4, jnp.array([2, 1]))  # no mask: all count
+    np.testing.assert_array_equal(of_all, found)
 
 
 def test_values_and_gradients_equal_torch():

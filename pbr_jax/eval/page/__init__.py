@@ -1,4 +1,4 @@
-"""The report as a page for people: verdict, plots, tables, single questions and users, in one HTML file.
+"""The report as a page for people: verdict, plots, tables and single questions, in one HTML file.
 
 The file needs nothing from elsewhere. It holds the texts of some questions where runs keep texts.
 """
@@ -9,7 +9,6 @@ import hashlib
 import json
 import math
 import re
-import statistics
 import tomllib
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,8 +37,8 @@ def html(
 ) -> str:
     """The page. `missing` are warnings on all of it, `verdict` stands in the place of the general one.
 
-    `questions`: single questions that are shown of each section; 0: none, and no users, so that the page
-    holds nobody's text and no user's name.
+    `questions`: single questions that are shown of each section; 0: none, so that the page holds nobody's
+    text and no user's name.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -59,8 +58,9 @@ def html(
     script, style = (_file(f"page.{ending}") for ending in ("js", "css"))
     made = [_section(section, questions, BYTES // len(sections)) for section in sections]
     names = [name for one in made for name in one["names"]]
+    lead = [*map(kind, verdict), "forest"].index("forest")  # the answer, before the first plot
     return environment.get_template("page.html.j2").render(
-        title=title, sections=made, missing=missing, verdict=verdict, script=script, style=style,
+        title=title, sections=made, missing=missing, verdict=verdict, lead=lead, script=script, style=style,
         hash=b64encode(hashlib.sha256(script.encode()).digest()).decode(), terms=glossary(names),
     )  # fmt: skip
 
@@ -80,7 +80,7 @@ def _section(section: Section, questions: int, size: int) -> dict[str, Any]:
     return shown | {
         "found": found,
         "sentences": sentences(found),
-        "table": _deciding_first(values(rows, names), names),
+        "table": _deciding_first(values(rows, names), [found.measure, *names]),
         "differences": differences(rows, names, section.reference, section.compared)
         if section.others
         else [],
@@ -94,8 +94,8 @@ def _section(section: Section, questions: int, size: int) -> dict[str, Any]:
 
 
 def _deciding_first(table: Table, names: Sequence[str]) -> Table:
-    """The same table with the measures before all other columns, so that a narrow screen shows them."""
-    order = sorted(range(len(table.header)), key=lambda i: (i > 0) + (table.header[i] not in names))
+    """The same table with these measures, in this order, before other columns: a narrow screen shows them."""
+    order = list(dict.fromkeys([0, *map(table.header.index, names), *range(len(table.header))]))
     cells = [[row[i] for i in order] for row in table.rows]
     return dataclasses.replace(table, header=[table.header[i] for i in order], rows=cells)
 
@@ -326,7 +326,7 @@ def glossary(names: Iterable[str]) -> dict[str, str]:
     return {name: text for name, text in meanings.items() if text} | _glossary()["words"]
 
 
-# -- single questions and users, within bounds: sampled, and said to be --------------------------------
+# -- single questions, within bounds: sampled, and said to be ---------------------------------------------
 
 
 BYTES = 1_600_000
@@ -335,24 +335,23 @@ BYTES = 1_600_000
 _LEAST = 8  # questions picked for each row
 _DOCUMENTS = 5  # of a question and run
 _LONG, _SHORT = 1200, 400  # characters of a question or an answer, and of a document
-_USERS = 300
 
 
 def questions_of(found: Comparison, count: int, size: int) -> dict[str, Any]:
-    """Questions and users of a section, for the page's script; empty where runs hold no predictions.
+    """Questions of a section, for the page's script; empty where runs hold no predictions.
 
     Args:
       count: questions that are aimed at; of each system's gains over the reference the largest come first.
       size: bytes of JSON that the questions may take; what is over it is left out.
     """
     rows, reference = found.section.rows, found.section.reference
-    records = [row.first.records or {} for row in rows]
-    base = reference.first.records or records[0]
+    base = reference.first.records or rows[0].first.records
     if not base or count < 1:
         return {}
     picks = _picks(found, list(base), count)
     by_run = [
-        _read(row.first.path, [pick for pick in picks if pick in own]) for row, own in zip(rows, records)
+        _read(run.path, [pick for pick in picks if pick in (run.records or {})])
+        for run in (row.first for row in rows)
     ]
     questions, left = [], size
     for id in picks:
@@ -372,8 +371,6 @@ def questions_of(found: Comparison, count: int, size: int) -> dict[str, Any]:
         "names": _names(found),
         "total": len(base),
         "questions": questions,
-        "users": _users(found, records, base),
-        "userTotal": len({record.user_id for record in base.values()}),
     }
 
 
@@ -431,27 +428,6 @@ def _place(one: Shown, card: Card, documents: dict[tuple[Any, ...], list[Any]]) 
         (one.user_id, one.id, one.span), [visible(one.id), visible(whose), one.time, _cut(one.text, _SHORT)]
     )
     return list(documents).index((one.user_id, one.id, one.span))
-
-
-def _users(
-    found: Comparison, records: Sequence[Mapping[str, Record]], base: Mapping[str, Record]
-) -> list[list[Any]]:
-    """Users with the most questions: name, questions, documents of the history, mean of each row."""
-    by_user: dict[str, list[str]] = {}
-    for id, record in base.items():
-        by_user.setdefault(record.user_id, []).append(id)
-    lines = []
-    for user, ids in sorted(by_user.items(), key=lambda item: -len(item[1]))[:_USERS]:
-        lengths = [length for id in ids if (length := base[id].history) is not None]
-        measured = [id for id in ids if found.measure in base[id].metrics]
-        means = [_mean(own, measured, found.measure) for own in records]
-        lines.append([visible(user), len(ids), max(lengths, default=None), means])
-    return lines
-
-
-def _mean(own: Mapping[str, Record], ids: Sequence[str], measure: str) -> float | None:
-    values = [own[id].metrics[measure] for id in ids if id in own and measure in own[id].metrics]
-    return _short(statistics.fmean(values)) if values and len(values) == len(ids) else None
 
 
 def _short(value: float) -> float:

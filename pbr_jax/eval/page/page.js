@@ -51,7 +51,7 @@ const hide = () => tip.hidePopover?.();
 for (const event of ["mouseover", "focusin"]) document.addEventListener(event, (e) => { const node = term(e.target); if (node) show(node); });
 for (const event of ["mouseout", "focusout"]) document.addEventListener(event, (e) => { if (term(e.target)) hide(); });
 
-// -- questions and users -------------------------------------------------------------------------------
+// -- questions -------------------------------------------------------------------------------------------
 const options = (select, entries) => select.replaceChildren(...entries.map(([value, text]) => {
   const option = make("option", text); option.value = value; return option;
 }));
@@ -93,19 +93,6 @@ const card = (data, question, left, right) => {
   box.append(sides);
   return box;
 };
-const table = (caption, header, rows) => {
-  const wrap = make("div", null, "scroll"), node = make("table"), head = make("tr"), body = make("tbody"), title = make("caption");
-  wrap.tabIndex = 0; wrap.setAttribute("role", "region"); wrap.setAttribute("aria-label", caption);
-  title.append(make("span", caption));
-  for (const name of header) { const cell = make("th"); cell.scope = "col"; cell.append(make("button", name)); head.append(cell); }
-  for (const row of rows) {
-    const line = make("tr");
-    row.forEach((value, i) => { const cell = make(i ? "td" : "th"); if (!i) cell.scope = "row"; value instanceof Node ? cell.append(value) : cell.textContent = value; line.append(cell); });
-    body.append(line);
-  }
-  const top = make("thead"); top.append(head); node.append(title, top, body); wrap.append(node); sortable(node);
-  return wrap;
-};
 document.querySelectorAll("section[data-group]").forEach((section) => {
   const source = section.querySelector("script[type='application/json']");
   if (!source) return;
@@ -116,7 +103,6 @@ document.querySelectorAll("section[data-group]").forEach((section) => {
   options(order, [["gains", "largest gains first"], ["losses", "largest losses first"]]);
   options(user, [["", "all users"], ...some("user").map((one) => [one, one])]);
   options(category, [["", "all categories"], ...some("category").map((one) => [one, one])]);
-  const chosen = find("chosen"); options(chosen, [["", "choose a user"], ...data.users.map(([name], i) => [i, name])]);
   let count = 10;
   const drawCards = () => {
     const [a, b] = [Number(left.value), Number(right.value)], sign = order.value === "gains" ? -1 : 1;
@@ -126,30 +112,7 @@ document.querySelectorAll("section[data-group]").forEach((section) => {
     find("cards").replaceChildren(...kept.slice(0, count).map((q) => card(data, q, a, b)));
     find("more").hidden = kept.length <= count;
   };
-  const drawUser = () => {
-    const box = find("user-page"), found = data.users[chosen.value];
-    if (chosen.value === "" || !found) return box.replaceChildren();
-    const [name, questions, history, means] = found, base = means[data.reference];
-    const less = (value) => (value === null || base === null ? null : data.lower ? base - value : value - base);
-    const lines = data.rows.map((label, i) => [label, digits(means[i]), i === data.reference ? "reference" : digits(less(means[i]), true)]);
-    const button = make("button", "Show this user's questions"); button.type = "button";
-    button.disabled = !data.questions.some((q) => q.user === name);
-    button.addEventListener("click", () => { user.value = name; category.value = ""; drawCards(); left.focus(); });
-    box.replaceChildren(make("p", `User ${name}: ${questions} questions${history === null ? "" : `, ${history} documents in the history`}. One user's numbers have no interval.`),
-      table(`${data.measure} of user ${name}`, ["system", data.measure, "gain"], lines), button);
-  };
-  const drawUsers = () => {
-    const a = Number(left.value), b = Number(right.value);
-    const lines = data.users.map(([name, n, history, means], i) => {
-      const button = make("button", name); button.type = "button";
-      button.addEventListener("click", () => { chosen.value = i; drawUser(); chosen.focus(); });
-      const known = means[a] !== null && means[b] !== null;
-      return [button, n, history ?? "–", digits(means[a]), digits(means[b]), known ? digits(data.lower ? means[a] - means[b] : means[b] - means[a], true) : "–"];
-    });
-    find("users").replaceChildren(table(`${data.measure} by user`, ["user", "questions", "documents", data.rows[a], data.rows[b], "gain"], lines));
-  };
-  for (const control of [left, right, order, user, category]) control.addEventListener("change", () => { count = 10; drawCards(); drawUsers(); });
+  for (const control of [left, right, order, user, category]) control.addEventListener("change", () => { count = 10; drawCards(); });
   find("more").addEventListener("click", () => { count += 20; drawCards(); });
-  chosen.addEventListener("change", drawUser);
-  drawCards(); drawUsers();
+  drawCards();
 });
