@@ -6,14 +6,14 @@ tokens attend to it packed, a block at a time, so that its scores stay in a core
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from pbr_jax.models.long_attention import blockwise, capped, sees
-from pbr_jax.models.sharding import data_shares, over_data
+from pbr_jax.models.sharding import data_devices, over_data
 
 # A row's tokens attend by at most 8 blocks of a multiple of 64, each to what stands before its end.
 QUERY_BLOCK, QUERY_BLOCKS = 64, 8
@@ -41,7 +41,7 @@ class Layout(NamedTuple):
             return x.reshape(*self.positions.shape, *x.shape[1:])
         return jnp.take(x, self.packed, axis=0, mode="clip")
 
-    def divided(self, x: Array, *rest: Any) -> Array:
+    def divided(self, x: Array, *rest: None) -> Array:
         """[n ...], which lies where its rows do (`sharding.over_data`)."""
         return over_data(x, len(self.positions), *rest)
 
@@ -100,7 +100,7 @@ def attend(
             whole = _over_long(query[None], [(keys, values, places)], positions[None], window, cap)
             parts.append(Part(*(x[0] for x in whole)))
         else:
-            parts.append(_over_shared(query, piece, positions, window, cap, data_shares(len(rows))))
+            parts.append(_over_shared(query, piece, positions, window, cap))
     return _joined(parts).whole().astype(query.dtype).reshape(n, -1)
 
 
@@ -158,7 +158,6 @@ def _over_shared(
     positions: Int[Array, "n"],
     window: Int[Array, ""] | None,
     cap: float | None,
-    shares: int,
 ) -> Part:
     """Attention to what stands before all rows; all of it lies before every token."""
     keys, values, places = piece
@@ -179,27 +178,18 @@ def _over_shared(
         )
         return Part(*(jnp.moveaxis(x, 2, 0) for x in (most, weights.sum(axis=-1, keepdims=True), mixed)))
 
-    return _by_blocks(block, size, query, positions, shares)
+    return _by_blocks(block, size, query, positions)
 
 
-def _by_blocks(block: Callable[..., Part], size: int, query: Array, positions: Array, shares: int) -> Part:
-    """Of each of the shares, in which devices have the tokens, a block at a time."""
+def _by_blocks(block: Callable[..., Part], size: int, query: Array, positions: Array) -> Part:
     n = len(query)
-    if n <= size * shares:
+    if n <= size or data_devices():  # a block of tokens would come from other devices
         return block(query, positions)
-
-    def blocks(x: Array) -> Array:
-        x = x.reshape(shares, n // shares, *x.shape[1:])
-        x = jnp.pad(x, [(0, 0), (0, -x.shape[1] % size), *[(0, 0)] * (x.ndim - 2)])
-        return (
-            x.reshape(shares, -1, size, *x.shape[2:]).swapaxes(0, 1).reshape(-1, shares * size, *x.shape[2:])
-        )
-
-    def tokens(x: Array) -> Array:
-        x = x.reshape(-1, shares, size, *x.shape[2:]).swapaxes(0, 1)
-        return x.reshape(shares, -1, *x.shape[3:])[:, : n // shares].reshape(n, *x.shape[3:])
-
-    return Part(*map(tokens, jax.lax.map(lambda x: block(*x), (blocks(query), blocks(positions)))))
+    padding = -n % size
+    query = jnp.pad(query, ((0, padding), (0, 0), (0, 0), (0, 0))).reshape(-1, size, *query.shape[1:])
+    positions = jnp.pad(positions, (0, padding), constant_values=-1).reshape(-1, size)
+    parts = jax.lax.map(lambda x: block(*x), (query, positions))
+    return Part(*(x.reshape(-1, *x.shape[2:])[:n] for x in parts))
 
 
 def _is_long(queries: int, piece: Piece) -> bool:

@@ -69,21 +69,19 @@ def spec(path: str, shape: Sequence[int], rules: Rules, mesh: Mesh, *, fully: bo
     return PartitionSpec(*(tuple(own) if len(own) > 1 else own[0] if own else None for own in names[:stated]))
 
 
-def data_shares(rows: int) -> int:
-    """Over how many devices along the axis "data" a training step divides so many rows of a batch."""
-    devices = dict(jax.sharding.get_abstract_mesh().shape).get("data", 1)
-    return 1 if rows % devices else devices
+def data_devices() -> int:
+    """The size of the axis "data" of the training step that is traced (`train.sharding.spread_rows`); 0: of
+    none."""
+    return dict(jax.sharding.get_abstract_mesh().shape).get("data", 0)
 
 
-def over_data(x: jax.Array, rows: int, *rest: Any) -> jax.Array:
-    """What is computed of `rows` rows of a batch, [rows * t ...], divided like them in a training step, or
-    copied where they are not divided: XLA may otherwise move it in place of weights. `rest`: how the other
-    axes are divided, None: not; without: as XLA likes."""
-    if "data" not in jax.sharding.get_abstract_mesh().axis_names:
+def over_data(x: jax.Array, rows: int, *rest: None) -> jax.Array:
+    """What a training step computes of `rows` rows, [rows * t ...], divided like them: XLA may otherwise move
+    it in place of weights. `rest`: None for each other axis that is not divided; without, as XLA likes."""
+    if not (devices := data_devices()):
         return x
-    rest = rest or (PartitionSpec.UNCONSTRAINED,) * (x.ndim - 1)
-    first = "data" if data_shares(rows) > 1 else None
-    return jax.lax.with_sharding_constraint(x, PartitionSpec(first, *rest))
+    others = rest or [PartitionSpec.UNCONSTRAINED] * (x.ndim - 1)
+    return jax.lax.with_sharding_constraint(x, PartitionSpec(None if rows % devices else "data", *others))
 
 
 def place_one(path: str, leaf: Array, *, rules: Rules, mesh: Mesh, fully: bool = False) -> jax.Array:

@@ -10,7 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from test_causal_lm import CASES, causal_lm, save, tokens
 
 from pbr_jax.models import attention, long_attention, sharding
-from pbr_jax.models.attention import Layout, Part, attend
+from pbr_jax.models.attention import Layout, attend
 
 blockwise: Any = long_attention.blockwise
 
@@ -183,20 +183,3 @@ def test_half_precision_stays_near(small):
     found = blockwise(*[x.astype(jnp.bfloat16) for x in arrays], places, places)[0]
     assert found.dtype == jnp.float32
     assert float(jnp.abs(found - wanted).mean() / wanted.std()) < 0.02
-
-
-def test_tokens_before_which_others_stand_are_read_by_blocks_of_each_devices_share():
-    rng = np.random.default_rng(0)
-    query, keys = rng.normal(size=(4 * 50, 2, 3, 8)), rng.normal(size=(2, 16, 8))
-
-    def block(some, own):
-        scores = jnp.einsum("rkgh,ksh->rkgs", some, keys)
-        return Part(jnp.broadcast_to(own[:, None, None, None], scores[..., :1].shape), scores, some)
-
-    positions = jnp.arange(len(query))
-    whole = block(query, positions)
-    for shares in (1, 4):
-        for size in (7, 50, 64):
-            found = attention._by_blocks(block, size, jnp.asarray(query), positions, shares)
-            for ours, theirs in zip(found, whole):
-                np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
