@@ -104,10 +104,10 @@ def test_words_are_counted_with_what_a_page_includes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", prose.pages(), ids=prose.name_of)
 def test_pages_are_short(page: Path) -> None:
-    """README at most 700 words, a page at most 2,500 with what it includes; the reference is exempt."""
+    """README at most 600 words, a page at most 2,500 with what it includes; the reference is exempt."""
     name = prose.name_of(page)
     if not name.startswith("docs/reference/"):
-        assert words(whole(page)) <= (700 if name == "README.md" else 2500)
+        assert words(whole(page)) <= (600 if name == "README.md" else 2500)
 
 
 @pytest.mark.parametrize("page", prose.pages(), ids=prose.name_of)
