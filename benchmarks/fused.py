@@ -1,4 +1,4 @@
-"""Fused retrieval beside its parts: milliseconds a question, paired in one process.
+"""Fused retrieval beside its parts: CPU milliseconds a question, paired in one process.
 
     python benchmarks/fused.py [--rounds 7] [--encoder all-MiniLM-L6-v2]
 
@@ -90,7 +90,7 @@ def retrievers(store: Store, encoder: TextEncoder, cut: bool) -> dict[str, Retri
 
 
 def rounds(store: Store, slots: dict[str, RetrieveSlot], count: int) -> dict[str, list[float]]:
-    """Milliseconds a question, by round; one round before is not counted."""
+    """CPU milliseconds a question, by round; one round before is not counted."""
     examples = list(store.examples())
     queries = [Query((example.query,)) for example in examples]
     who = "" if store.has_shared else None
@@ -99,10 +99,10 @@ def rounds(store: Store, slots: dict[str, RetrieveSlot], count: int) -> dict[str
     for turn in range(count + 1):
         names = list(slots)
         for name in names[turn % 3 :] + names[: turn % 3]:
-            start = time.perf_counter()
+            start = time.process_time()
             slots[name](examples, queries, users)
             if turn:
-                found[name].append(1000 * (time.perf_counter() - start) / len(examples))
+                found[name].append(1000 * (time.process_time() - start) / len(examples))
     return found
 
 
