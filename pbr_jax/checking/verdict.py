@@ -160,8 +160,9 @@ def verdict(
         gains=gains,
         beyond=beyond,
         tokens={name: _a_question(run, run.counts.get("shown_tokens", 0.0)) for name, run in runs.items()},
-        milliseconds={
-            name: _a_question(run, 1000 * run.seconds.get("rank", 0)) for name, run in runs.items()
+        milliseconds={  # without documents nothing is searched
+            name: (name != NOTHING) * _a_question(run, 1000 * run.seconds.get("rank", 0))
+            for name, run in runs.items()
         },
         best=best(rows, measure, users),
         needed=max(still_open, default=0) or None,

@@ -257,6 +257,7 @@ def test_where_time_is_left_answers_are_scored_too(made: Callable[..., Verdict],
     found = made(rows(12, 2, lambda u, i: f"user {u} says {i}"), minutes=30.0)
     assert [(one.name, one.questions) for one in found.measures] == [
         ("target_bpb", 12), ("rouge1", 12), ("rougeL", 12), ("meteor", 12)]  # fmt: skip
+    assert [name for name, spent in found.milliseconds.items() if not spent] == ["zero_shot"]
     bits = found.measures[0]
     assert bits.gain.value == pytest.approx(bits.nothing - bits.chosen)
     page = (tmp_path / "out" / "verdict.md").read_text()
