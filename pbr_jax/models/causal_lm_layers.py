@@ -12,8 +12,9 @@ from jaxtyping import Array, Bool, Float, Int
 from pbr_jax.models import lora
 from pbr_jax.models.attention import Layout, attend, mass
 from pbr_jax.models.causal_lm_config import CausalLMConfig, DecoderLayerConfig
-from pbr_jax.models.layers import KEPT, RMSNorm, token_numbers
+from pbr_jax.models.layers import KEPT, token_numbers
 from pbr_jax.models.rope import Rope
+from pbr_jax.models.sharding import data_devices
 
 EVERYTHING = 2**30  # tokens: the window of a layer without one
 FEW_ROWS = 48  # as in decoding
@@ -250,6 +251,32 @@ def times(x: Float[Array, "n i"], kernel: Float[Array, "o i"], dtype: Any) -> Fl
 
 
 _ACTIVATIONS = {"silu": nn.silu, "gelu_tanh": nn.gelu, "relu": nn.relu}  # nn.gelu: the tanh approximation
+
+
+class RMSNorm(nn.Module):
+    """x / rms(x), times a scale; computed in float32.
+
+    `offset` is added to the scale: 1 in Gemma, whose weights are kept around 0.
+
+    Reference: Zhang and Sennrich, Root Mean Square Layer Normalization, https://arxiv.org/abs/1910.07467,
+    2019.
+    """
+
+    epsilon: float
+    offset: float
+    dtype: Any
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "n *a d"]) -> Float[Array, "n *a d"]:
+        start = nn.initializers.constant(1.0 - self.offset)
+        scale = self.param("scale", start, (x.shape[-1],), self.dtype).reshape((1,) * (x.ndim - 1) + (-1,))
+        if data_devices():  # or x would be divided like the scale, and exchanged before each product
+            scale = jax.lax.with_sharding_constraint(scale, jax.sharding.PartitionSpec())
+        wide = x.astype(jnp.float32)
+        wide = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + self.epsilon)
+        if self.offset:  # Gemma multiplies before it rounds
+            return (wide * (self.offset + scale.astype(jnp.float32))).astype(self.dtype)
+        return scale * wide.astype(self.dtype)
 
 
 def norm(config: DecoderLayerConfig, dtype: Any, name: str) -> RMSNorm:
