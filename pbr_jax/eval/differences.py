@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from pbr_jax.eval import dialogue
 from pbr_jax.eval.metrics import LOWER_IS_BETTER, plain_mean, text_metric, within_range
 from pbr_jax.eval.render import Block, Paragraph
 from pbr_jax.eval.runs import Record, Row, Run, beside, confidence_of, measured, seeds_of, setting
-from pbr_jax.eval.significance import FEW, FEWEST, POWER, Column, Difference, Finish, estimates, holm
+from pbr_jax.eval.significance import FEW, FEWEST, POWER, Column, Difference, Finish, estimates, holm, mcnemar
 from pbr_jax.options import Eval
 
 ABSENT = "–"
@@ -168,8 +168,19 @@ def _differs_in_secret(rows: Sequence[Row], part: str) -> bool:
     return any(len(hashes) > 1 for hashes in known.values())
 
 
+_BINARY = ("accuracy", "exact_match")
+"""Metrics that are 0 or 1 for each example."""
+
 UNTESTED = {"target_bpb": "target_nll"}
 """Metrics that are another one divided by something else: that one is tested, these are not."""
+
+
+class Counts(NamedTuple):
+    """Questions that only this row answers rightly, that only the reference does, and McNemar's exact p."""
+
+    gained: int
+    lost: int
+    p_value: float
 
 
 def differences(
@@ -186,10 +197,17 @@ def differences(
     reference (`paired`). `explained`: False where the section has said before how intervals and p come about.
     """
     others = [row for row in rows if row is not reference]
-    corrected, alpha = corrected_p(by_row), 1 - confidence_of(reference.first)
+    counts = [_discordant(row, reference, names) for row in others]
+    binary = [name for name in names if any(name in one for one in counts)]
+    corrected = corrected_p(by_row)
+    corrected_counts, alpha = corrected_p(counts), 1 - confidence_of(reference.first)
     header, table = ["run"], []
     for name in names:
-        header += [f"Δ {name} ({sign(name)})", f"detectable {name}"]
+        header += [
+            f"Δ {name} ({sign(name)})",
+            f"detectable {name}",
+            *([f"McNemar {name}"] if name in binary else []),
+        ]
     for i, row in enumerate(others):
         cells, shared = [row.label], shared_clusters([*row.runs, *reference.runs])
         both = [record for id, record in (row.first.records or {}).items() if id in shared]
@@ -197,11 +215,13 @@ def differences(
             found, p = by_row[i].get(name), corrected.get((i, name))
             text = _difference_text(found, p, beside(measured(both, name), reference.first.n))
             cells += [Bold(text) if is_shown(found, p, alpha) else text, _seen(found)]
+            if name in binary:
+                cells.append(_counts_text(counts[i].get(name), corrected_counts.get((i, name))))
         table.append(cells)
     caption = f"Difference from {reference.label}: row less reference, paired"
     told = [*reasons(others, reference, names), *_carried(others, reference, names[0])]
     if explained:
-        caption = f"{caption}, {_caption(others, reference, names, corrected)}"
+        caption = f"{caption}, {_caption(others, reference, names, corrected, bool(binary))}"
         told.append(_how_to_read(reference, bool(corrected)))
     return [Table(caption, header, table), *map(Paragraph, told)]
 
@@ -254,7 +274,21 @@ def _in_range(name: str, difference: Difference) -> Difference:
     return difference._replace(low=max(-most, difference.low), high=min(most, difference.high))
 
 
-def corrected_p(by_row: Sequence[Mapping[str, Difference]]) -> dict[tuple[int, str], float]:
+def _discordant(row: Row, reference: Row, names: Sequence[str]) -> dict[str, Counts]:
+    """McNemar's counts of the 0/1 metrics, between rows of one seed and from ten clusters on."""
+    runs = [*row.runs, *reference.runs]
+    clusters = shared_clusters(runs)
+    if len(runs) > 2 or len(set(clusters.values())) < FEWEST:
+        return {}
+    pairs = {}
+    for name in (name for name in names if name in _BINARY and same_variant(runs, name)):
+        pair = statistics_of(runs, name, list(clusters))
+        if pair is not None:
+            pairs[name] = Counts(*mcnemar(pair[0][0][:, 0], pair[0][1][:, 0]))
+    return pairs
+
+
+def corrected_p(by_row: Sequence[Mapping[str, Difference | Counts]]) -> dict[tuple[int, str], float]:
     """Holm's p by row and metric; the comparisons of one metric are a family."""
     corrected = {}
     for name in dict.fromkeys(name for row in by_row for name in row if name not in UNTESTED):
@@ -273,6 +307,7 @@ def _caption(
     reference: Row,
     names: Sequence[str],
     corrected: Mapping[tuple[int, str], float],
+    binary: bool,
 ) -> str:
     first = reference.first
     count = len({record.cluster for record in (first.records or {}).values()})
@@ -296,6 +331,11 @@ def _caption(
         for name, of in UNTESTED.items()
         if name in names
     ]
+    if binary:
+        sentences.append(
+            "McNemar: questions that only this row and that only the reference answers rightly, and the "
+            "exact p, which takes questions as independent, corrected over its column (Holm)"
+        )
     return ". ".join(sentences)
 
 
@@ -332,6 +372,10 @@ def _difference_text(difference: Difference | None, p: float | None, n: str) -> 
 
 def _seen(difference: Difference | None) -> str:
     return f"{difference.detectable:.4f}" if difference is not None and difference.detectable else ABSENT
+
+
+def _counts_text(counts: Counts | None, p: float | None) -> str:
+    return ABSENT if counts is None or p is None else f"{counts.gained} : {counts.lost} {_p(p)}"
 
 
 def _p(p: float) -> str:

@@ -286,3 +286,20 @@ def holm(p_values: Sequence[float]) -> list[float]:
     corrected = np.empty(len(p))
     corrected[order] = np.maximum.accumulate(steps) if len(p) else steps
     return corrected.tolist()
+
+
+def mcnemar(first: Float[np.ndarray, " n"], second: Float[np.ndarray, " n"]) -> tuple[int, int, float]:
+    """McNemar's exact test: how many questions only the first and only the second answers correctly, and p.
+    The values are 1 for right and 0 for wrong.
+
+    Under the null hypothesis, each is right on half of the questions on which they differ:
+    `p = min(1, 2 P(X <= smaller count))` for a binomial X. Questions are assumed to be independent.
+    McNemar, "Note on the sampling error of the difference between correlated proportions or
+    percentages", 1947.
+    """
+    from scipy import special
+
+    gained, lost = int(np.sum(first > second)), int(np.sum(first < second))
+    if gained + lost == 0:
+        return 0, 0, 1.0
+    return gained, lost, min(1.0, 2 * float(special.bdtr(min(gained, lost), gained + lost, 0.5)))

@@ -1,4 +1,4 @@
-"""Differences between rows: their p and its correction, and what could have been seen."""
+"""Differences between rows: their p and its correction, McNemar's test, and what could have been seen."""
 
 import json
 import re
@@ -116,13 +116,47 @@ def test_from_twenty_users_on_the_number_of_draws_hides_nothing(tmp_path, write,
     assert min(shown) < 0.02
 
 
-def test_rows_of_several_seeds_leave_out_users_and_seeds(tmp_path, write):
+def test_mcnemar_stands_beside_accuracy(tmp_path, write, tables):
+    """Closed form: 2 sum_{i <= min} C(n, i) / 2^n; two comparisons, so Holm doubles the smaller p."""
+    wrong = [LABELS[1 - i % 2] for i in range(N)]
+    right = {"zero_shot": range(8), "dense": range(4, 22), "bm25": range(2, 13)}
+    runs = [
+        write(
+            tmp_path / name,
+            name,
+            [LABELS[i] if i in which else wrong[i] for i in range(N)],
+            benchmark="lamp_1",
+        )
+        for name, which in right.items()
+    ]
+    text = report(runs)
+    table = tables(text)[1]
+    assert table[0][:4] == [
+        "run",
+        "Δ accuracy (above 0 is better)",
+        "detectable accuracy",
+        "McNemar accuracy",
+    ]
+    dense, bm25 = (row[3] for row in table[1:])
+    # Only dense: 8 to 21, only zero_shot: 0 to 3. Only bm25: 8 to 12, only zero_shot: 0 and 1.
+    p = [2 * (1 + 18 + 153 + 816 + 3060) / 2**18, 2 * (1 + 7 + 21) / 2**7]
+    assert dense == f"14 : 4 p={2 * p[0]:.3f}"
+    assert bm25 == f"5 : 2 p={p[1]:.3f}"
+    assert "takes questions as independent" in text
+    assert (
+        "McNemar"
+        not in report([runs[0], write(tmp_path / "x", "mae", answers(0, 1.0))], "md").split("lamp_3")[1]
+    )
+
+
+def test_rows_of_several_seeds_have_no_mcnemar(tmp_path, write, tables):
     runs = [write(tmp_path / "z", "zero_shot", answers(0, 0.2, LABELS), benchmark="lamp_1")]
     runs += [
         write(tmp_path / f"s{i}", "random", answers(i, 0.5, LABELS), benchmark="lamp_1", seed=i)
         for i in (1, 2)
     ]
     text = report(runs)
+    assert "McNemar" not in text
     assert "each user and each seed left out in turn" in text
 
 

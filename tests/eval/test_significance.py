@@ -1,5 +1,6 @@
 """Intervals and p-values against scipy's, loops over resamples, closed forms, and how often they hold."""
 
+import itertools
 import runpy
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from scipy import stats
 
 from pbr_jax.eval.metrics import plain_mean, text_metric
-from pbr_jax.eval.significance import Column, estimates, holm, paired_difference, resampled_means
+from pbr_jax.eval.significance import Column, estimates, holm, mcnemar, paired_difference, resampled_means
 from pbr_jax.options import Eval
 
 COVERAGE = Path(__file__).parents[2] / "benchmarks" / "coverage.py"
@@ -245,6 +246,14 @@ def test_holm_is_that_of_statsmodels():
         p = key.beta(0.5, 3, size).round(2).tolist()  # rounded: some are equal
         assert holm(p) == pytest.approx(multitest.multipletests(p, method="holm")[1].tolist())
     assert holm([]) == []
+
+
+def test_mcnemar_is_the_exact_sign_test():
+    for gained, lost, both in itertools.product(range(7), range(7), (0, 5)):
+        first = np.array([1.0] * gained + [0.0] * lost + [1.0] * both)
+        second = np.array([0.0] * gained + [1.0] * lost + [1.0] * both)
+        expected = stats.binomtest(gained, gained + lost).pvalue if gained + lost else 1.0
+        assert mcnemar(first, second) == (gained, lost, pytest.approx(expected))
 
 
 @pytest.fixture(scope="module")
