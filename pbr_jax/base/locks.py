@@ -36,6 +36,18 @@ def locked(path: Path, waiting: str = "") -> Iterator[None]:
         lock.release()
 
 
+@contextmanager
+def free(path: Path) -> Iterator[bool]:
+    """Whether nobody holds a lock, which is then held inside the block."""
+    lock = FileLock(path, timeout=0, mode=0o600)
+    with suppress(Timeout):
+        lock.acquire()
+    try:
+        yield lock.is_locked
+    finally:
+        lock.release()
+
+
 @lru_cache(maxsize=256)
 def require_locks(folder: Path) -> None:
     """Raises UserError for a folder on a file system without locks, such as NFS without its lock daemon.

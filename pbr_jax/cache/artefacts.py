@@ -13,15 +13,18 @@ import hashlib
 import json
 import math
 import os
+import secrets
 import shutil
 import stat
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
 
 from pbr_jax.base import processes, terminal
 from pbr_jax.base.file_hashes import file_hash
@@ -34,13 +37,14 @@ from pbr_jax.base.files import (
     tighten,
     write_text,
 )
-from pbr_jax.base.locks import locked
+from pbr_jax.base.locks import free, locked, require_locks
 from pbr_jax.base.provenance import provenance
 from pbr_jax.base.system_errors import located
 from pbr_jax.base.types import UserError
 
 _MANIFEST = "stage.json"
 NEEDS = "needs.json"  # in a stage's folder: the stages that it is made from, as NAME/KEY
+_READERS = "readers"  # a folder of the cache
 _LARGE = 64 << 20  # bytes: files from here on are hashed only where their times or places have changed
 
 # Other errors of the system are the disk's or somebody else's: making the artefact again would not mend them.
@@ -52,6 +56,7 @@ _UNREADABLE = (
 
 _Signature = tuple[int, int, int]  # time of the last change in ns, size in bytes, inode
 _verified: dict[Path, _Signature] = {}  # files whose content this process has hashed
+_reading: dict[tuple[int, Path], FileLock] = {}  # held by this process, which reads a cache
 
 
 def digest(value: Any) -> str:
@@ -105,6 +110,7 @@ def obtain(
     """
     hash_ = digest({"stage": name, **key})
     path = place(name, hash_, within)
+    _note_reading(path)
     if not is_published(path):
         private_folder(path.parent)
         waiting = f"{label or name}: waiting for another process that makes it"
@@ -166,6 +172,33 @@ def seconds_of(path: Path) -> float | None:
 def place(name: str, hash_: str, within: Path | None = None) -> Path:
     """Where the artefact of a stage lies, or would lie."""
     return (within or cache_folder()) / name / hash_
+
+
+def _note_reading(path: Path) -> None:
+    """Dates an artefact, if it is there, and holds a lock as long as this process lives (`readers`)."""
+    folder, process = cache_folder() / _READERS, os.getpid()
+    with suppress(OSError, UserError):  # of a cache that may only be read, or has no locks
+        if (process, folder) not in _reading:
+            private_folder(folder)
+            require_locks(folder)
+            own = folder / f"{int(time.time())}-{secrets.token_hex(4)}.lock"
+            (lock := FileLock(own, mode=0o600)).acquire()
+            _reading[process, folder] = lock
+            atexit.register(lambda: own.unlink(missing_ok=True) if os.getpid() == process else None)
+        os.utime(path)
+
+
+def readers() -> Iterator[float]:
+    """When the living processes began that read artefacts, in seconds since 1970.
+
+    An artefact that one of them has read has a later date (`st_mtime` of its folder).
+    """
+    for file in (cache_folder() / _READERS).glob("*.lock"):
+        with free(file) as is_left:
+            if is_left:
+                file.unlink(missing_ok=True)
+            else:
+                yield float(file.name.partition("-")[0])
 
 
 def temporary_folder() -> Path:

@@ -1,4 +1,4 @@
-"""The commands on data (validate, prepare, synthetic, recipe, init, import) and on the cache of answers."""
+"""The commands on data (validate, prepare, synthetic, recipe, init, import) and on the cache."""
 
 import argparse
 import dataclasses
@@ -8,6 +8,7 @@ from pbr_jax.base import terminal
 from pbr_jax.base.types import UserError
 from pbr_jax.config import Benchmark, Encoder
 from pbr_jax.data import own, prepared, recipes, synthetic
+from pbr_jax.experiment import unused
 from pbr_jax.importing import example
 from pbr_jax.importing.columns import Columns
 from pbr_jax.importing.tables import Reading
@@ -128,3 +129,8 @@ def remove_answers(options: argparse.Namespace) -> None:
         f"{count} answers of {options.llm} erased; finished stages keep what they made of them: a run with "
         "--llm.ask_again 1 (or a higher number) makes them anew"
     )
+
+
+def collect(options: argparse.Namespace) -> None:
+    """Deletes stages that no known run is made of."""
+    terminal.out(unused.collect(options.keep, options.run or (), dry=options.dry).text())

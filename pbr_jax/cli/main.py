@@ -209,13 +209,17 @@ data.recipe  data.recipe  get the data used in the documentation
   --check FOLDER:path  compare a folder with the data used there
 data.synthetic  data.write_synthetic  write the synthetic benchmark in LaMP's format
   --out path!; --seed int=0; --users int=60
-cache  ACTION  export, import and erase cached answers of language models, stored without the prompts
+cache  ACTION  export, import and erase cached answers of language models; free disk
 cache.export  data.export_answers  write all answers to a JSONL file
   file FILE:path
 cache.import  data.import_answers  add all answers of an exported file, or none if it is invalid
   file FILE:path
 cache.rm  data.remove_answers  erase the answers of one model
   --llm MODEL:text!  its name in llm.model
+cache.gc  data.collect  delete results that no known run is made of, and what killed processes left
+  --keep DAYS:float=7  keep what was made or read in the last days (7)
+  --run DIR:path+  runs that this cache does not know of, such as moved ones
+  --dry switch  list what would be deleted
 completion  completion.completion  print a completion script for a shell
   shell bash|zsh|tcsh
 """

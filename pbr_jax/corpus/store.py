@@ -260,13 +260,13 @@ class Store(Visibility):
         found = self._rows(query, (self.code(user),))
         return [text for id, text in found if ids is None or id in ids]
 
-    def texts_by_user(self) -> dict[str, list[str]]:
-        """The texts of all users' documents, hidden ones too."""
-        query = "SELECT name, text FROM documents JOIN texts USING (row) JOIN users ON code = user"
-        found: dict[str, list[str]] = {}
-        for user, text in self._rows(f"{query} WHERE text IS NOT NULL AND name IS NOT NULL"):
-            found.setdefault(user, []).append(text)
-        return found
+    def texts_by_user(self) -> list[tuple[str, str, float | None]]:
+        """The users, texts and times of all users' documents, hidden ones and passages too."""
+        query = (
+            "SELECT name, text, documents.time FROM documents JOIN texts USING (row) "
+            "JOIN users ON code = user WHERE text IS NOT NULL AND name IS NOT NULL"
+        )
+        return self._rows(query)
 
     def places(self) -> dict[tuple[str, str], bool]:
         """The owner ("": shared) and id of all documents, hidden ones too, and whether one is to be seen."""

@@ -30,7 +30,7 @@ from pbr_jax.llm import reads
 from pbr_jax.remarks import changes
 from pbr_jax.remarks.log import ANY_DATA, Log
 
-_GONE, _UNDER_WAY = ".forgotten", (".partial", ".damaged")  # ends of stages' folders
+GONE, _UNDER_WAY = ".forgotten", (".partial", ".damaged")  # ends of stages' folders
 _STORE, _TRAINED = "store.sqlite", "training.json"  # in such a folder
 _FORGETTING = "forgetting"  # in results.json while the files beside it are written anew
 _SEALS = ("digest", "files", _FORGETTING)
@@ -106,7 +106,7 @@ def forget(
         reads.leave_out(user, documents)
         person.drop(roots, touched)
         receipt.runs = [told for path in folders if (told := person.clean(path, dry=False))]
-        for path in cache_folder().glob(f"*/*{_GONE}"):  # the texts go last
+        for path in cache_folder().glob(f"*/*{GONE}"):  # the texts go last
             person.erase()
             shutil.rmtree(path)
         person.erase()  # what others, who saw the texts until now, have made since
@@ -134,6 +134,7 @@ class _Person:
     def __init__(self, user: str, receipt: Receipt) -> None:
         self.user, self.ids, self.receipt = user, receipt.documents, receipt
         self.texts: set[str] = set()
+        self.in_data = False  # whether data have the user, if not the documents
 
     # -- the cache -------------------------------------------------------------------------------------
 
@@ -142,12 +143,13 @@ class _Person:
 
         Raises UserError where nobody knows the user, or a document.
         """
-        there = _stages()
+        there = all_stages()
         roots = [name for name, path in _data().items() if self._read(path)]
         in_runs = [found for path in folders if (found := self.clean(path, dry=True))]
         in_runs = [found for found in in_runs if not self.ids or found.get("documents")]
         gone = reads.left_out()
         again = gone and all(gone(self.user, id) for id in self.ids or [None])
+        again = again or (reads.knows(self.user) and not (self.ids and self.in_data))
         if not (roots or in_runs or again or any(map(_lacks_data, folders))):
             what = f"document {self.ids[0]!r} of user {self.user!r}" if self.ids else f"user {self.user!r}"
             raise UserError(
@@ -166,27 +168,23 @@ class _Person:
         with closing(Store(path / _STORE)) as store:
             if self.user not in store.columns.codes:
                 return False
-            found = store.texts_of(self.user, self.ids or None)
+            self.in_data, found = True, store.texts_of(self.user, self.ids or None)
         self.texts.update(found)
         return bool(found) or not self.ids
 
     def drop(self, roots: Iterable[Path], touched: Iterable[Path]) -> None:
         """Takes stages away. Of what needs the roots nothing can be finished from here on (`obtain`)."""
         for path in roots:
-            with closing(
-                Store(path / _STORE)
-            ) as store:  # of others, who may be forgotten before it is made anew
-                texts = store.texts_by_user()
-            reads.keep_digests({user: map(vectors.digest, own) for user, own in texts.items()})
+            keep_marks(path / _STORE)  # of others, who may be forgotten before it is made anew
             with _making(path):
-                if path.suffix != _GONE:
-                    shutil.rmtree(path.with_suffix(_GONE), ignore_errors=True)
-                    path.rename(path.with_suffix(_GONE))
-        there = _stages()  # with what was finished meanwhile
+                if path.suffix != GONE:
+                    shutil.rmtree(path.with_suffix(GONE), ignore_errors=True)
+                    path.rename(path.with_suffix(GONE))
+        there = all_stages()  # with what was finished meanwhile
         for path in dict.fromkeys((*touched, *(there[name] for name in _above(there, ())))):
             with _making(path):
                 shutil.rmtree(path, ignore_errors=True)
-        if late := [path for path in _data().values() if path.suffix != _GONE and self._read(path)]:
+        if late := [path for path in _data().values() if path.suffix != GONE and self._read(path)]:
             self.drop(late, ())  # read before the user was left out, and finished just now
 
     def erase(self) -> None:
@@ -287,18 +285,24 @@ class _Person:
             changes.forget(store, self.user, rest or None)
 
 
-def _stages() -> dict[str, Path]:
+def keep_marks(store: Path) -> None:
+    """Keeps by what the texts of a store are known, which is about to be deleted."""
+    with closing(Store(store)) as texts:
+        reads.keep_marks(texts.texts_by_user(), vectors.digest)
+
+
+def all_stages() -> dict[str, Path]:
     """All stages in the cache, finished or not, by NAME/KEY; those of a deletion that was killed too."""
     found = {}
     for path in cache_folder().glob("*/*/"):
-        if (path / "stage.json").is_file() or path.suffix in (*_UNDER_WAY, _GONE):
+        if (path / "stage.json").is_file() or path.suffix in (*_UNDER_WAY, GONE):
             found["/".join(path.parts[-2:])] = path
     return found
 
 
 def _data() -> dict[str, Path]:
     """Those of them that are stores of data, finished ones alone."""
-    found = {name: path for name, path in _stages().items() if path.suffix not in _UNDER_WAY}
+    found = {name: path for name, path in all_stages().items() if path.suffix not in _UNDER_WAY}
     return {n: path for n, path in found.items() if path.parent.name == "data" and (path / _STORE).is_file()}
 
 
@@ -309,7 +313,7 @@ def _making(path: Path) -> AbstractContextManager[None]:
 
 def _above(there: Mapping[str, Path], roots: Iterable[str]) -> list[str]:
     """The stages that need one of these, or one that is not there any more, or whose needs are unknown."""
-    needs = {name: _needs(path) for name, path in there.items()}
+    needs = {name: needs_of(path) for name, path in there.items()}
     gone = set(roots)
     while new := [
         name
@@ -320,9 +324,9 @@ def _above(there: Mapping[str, Path], roots: Iterable[str]) -> list[str]:
     return sorted(gone - set(roots))
 
 
-def _needs(path: Path) -> list[str] | None:
+def needs_of(path: Path) -> list[str] | None:
     """What a stage is made from; None: it was made before this was noted, or is not begun."""
-    if path.suffix == _GONE:
+    if path.suffix == GONE:
         return []
     if path.suffix in _UNDER_WAY and path.parent.name == "data":
         return None

@@ -61,7 +61,8 @@ def run(config: Config, out: str | Path, *, overwrite: bool = False) -> Results:
         plan.check()
     hosts.order()  # the data are in the cache now
     _agree(plan)
-    owner = {"identity": plan.identity, "config": to_dict(config), "parts": plan.parts}
+    keys = {label: stage.key for label, stage in stages(plan.last).items()}
+    owner = {"identity": plan.identity, "config": to_dict(config), "parts": plan.parts, "keys": keys}
     folder = RunFolder(out, owner)
     with folder.alone():
         folder.claim(overwrite=overwrite)

@@ -131,13 +131,21 @@ class RunFolder:
             yield
 
 
-def known_runs() -> list[Path]:
-    """The folders of runs that this cache has seen, and that are there."""
+def known_runs(*, there: bool = True) -> list[Path]:
+    """The folders of runs that this cache has seen, and that are `there`, or are not."""
     file, folders = cache_folder() / _RUNS, list[Path]()
     for line in file.read_bytes().splitlines() if file.is_file() else ():
         with contextlib.suppress(ValueError):  # a line that a kill left unfinished
             folders.append(Path(json.loads(line)))
-    return [folder for folder in folders if (folder / OWNER).is_file()]
+    return [folder for folder in folders if (folder / OWNER).is_file() == there]
+
+
+def stage_keys(folder: Path) -> set[str] | None:
+    """The keys of all stages that a run is made of, finished or not; None: an older version began it."""
+    for name in (OWNER, RESULTS):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            return {*parse_json((folder / name).read_bytes())["keys"].values()}
+    return None
 
 
 def _read(path: Path) -> dict[str, Any] | None:

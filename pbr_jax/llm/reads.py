@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 
@@ -26,7 +26,11 @@ _SCHEMA = (
     "CREATE INDEX IF NOT EXISTS of_key ON reads(key)",
     "CREATE TABLE IF NOT EXISTS secret(id INTEGER PRIMARY KEY, value BLOB)",
     "CREATE TABLE IF NOT EXISTS forgotten(name BLOB PRIMARY KEY) WITHOUT ROWID",
-    "CREATE TABLE IF NOT EXISTS digests(name BLOB, digest BLOB, PRIMARY KEY (name, digest)) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS gone(name BLOB, mark BLOB, time REAL, PRIMARY KEY (name, mark))",
+)
+_KEEP = (
+    "INSERT INTO gone VALUES (?,?,?) ON CONFLICT DO UPDATE SET "
+    "time=ifnull(min(time, excluded.time), ifnull(time, excluded.time))"
 )
 ANYONE = "\0"
 """In place of a user whose texts a prompt may show: any user's."""
@@ -91,15 +95,14 @@ def erase(texts: Iterable[str], user: str | None = None, *, unknown: bool = Fals
         return 0
     with _connection() as (connection, mark):
 
-        def found(texts: Iterable[str]) -> set[str]:
-            find = "SELECT key FROM reads WHERE text IN (?,?)"
-            pairs = ((mark(text), _older(text)) for text in texts)
-            return {key for pair in pairs for (key,) in connection.execute(find, pair)}
+        def found(marks: Iterable[bytes]) -> set[str]:
+            find = "SELECT key FROM reads WHERE text=?"
+            return {key for one in marks for (key,) in connection.execute(find, (one,))}
 
-        keys = found(texts)
+        keys = found(one for text in texts for one in (mark(text), _older(text)))
         if user is not None:
-            together = found([_name(user), _name(ANYONE)])
-            keys |= together | found(together)
+            together = found([mark(_name(user)), mark(_name(ANYONE))])
+            keys |= together | found(map(mark, together)) | found(_kept(connection, mark(_name(user))))
         if unknown:
             noted = {key for (key,) in connection.execute("SELECT DISTINCT key FROM reads")}
             keys |= Answers(answers()).keys() - noted
@@ -138,19 +141,35 @@ def left_out() -> Callable[[str, str | None], bool] | None:
     return lambda user, id: mark(_name(user) if id is None else _document(user, id)) in gone
 
 
-def keep_digests(digests: Mapping[str, Iterable[bytes]]) -> None:
-    """Keeps by what the vectors of users' texts are known, for the time when no store has the texts."""
+def keep_marks(texts: Iterable[tuple[str, str, float | None]], digest: Callable[[str], bytes]) -> None:
+    """Keeps by what users' texts are known, for the time when no store has them.
+
+    Args:
+      texts: users, texts and their times.
+      digest: what the vector of a text is known by.
+    """
     with _connection() as (connection, mark):
-        pairs = ((mark(_name(user)), mark(one.hex())) for user, own in digests.items() for one in own)
-        connection.executemany("INSERT OR IGNORE INTO digests VALUES (?,?)", pairs)
+        for user, text, time in texts:
+            rows = [(mark(_name(user)), one, time) for one in (mark(text), mark(digest(text).hex()))]
+            connection.executemany(_KEEP, rows)
 
 
 def kept_digests(user: str) -> Callable[[bytes], bool]:
     """Whether a digest is kept of a user."""
     with _connection() as (connection, mark):
-        found = connection.execute("SELECT digest FROM digests WHERE name=?", (mark(_name(user)),))
-        kept = {one for (one,) in found}
+        kept = _kept(connection, mark(_name(user)))
     return lambda digest: bool(kept) and mark(digest.hex()) in kept
+
+
+def knows(user: str) -> bool:
+    """Whether an answer, or a text that no store has, is noted as a user's."""
+    with _connection() as (connection, mark):
+        find = "SELECT 1 FROM reads WHERE text=:name UNION SELECT 1 FROM gone WHERE name=:name"
+        return connection.execute(find, {"name": mark(_name(user))}).fetchone() is not None
+
+
+def _kept(connection: sqlite3.Connection, name: bytes) -> set[bytes]:
+    return {one for (one,) in connection.execute("SELECT mark FROM gone WHERE name=?", (name,))}
 
 
 def _name(user: str) -> str:
