@@ -44,7 +44,7 @@ from pbr_jax.base.types import UserError
 
 _MANIFEST = "stage.json"
 NEEDS = "needs.json"  # in a stage's folder: the stages that it is made from, as NAME/KEY
-_READERS = "readers"  # a folder of the cache
+_READER = "reader-"  # begins the name of a living process's file in the cache
 _LARGE = 64 << 20  # bytes: files from here on are hashed only where their times or places have changed
 
 # Other errors of the system are the disk's or somebody else's: making the artefact again would not mend them.
@@ -176,12 +176,12 @@ def place(name: str, hash_: str, within: Path | None = None) -> Path:
 
 def _note_reading(path: Path) -> None:
     """Dates an artefact, if it is there, and holds a lock as long as this process lives (`readers`)."""
-    folder, process = cache_folder() / _READERS, os.getpid()
+    folder, process = cache_folder(), os.getpid()
     with suppress(OSError, UserError):  # of a cache that may only be read, or has no locks
         if (process, folder) not in _reading:
             private_folder(folder)
             require_locks(folder)
-            own = folder / f"{int(time.time())}-{secrets.token_hex(4)}.lock"
+            own = folder / f"{_READER}{int(time.time())}-{secrets.token_hex(4)}.lock"
             (lock := FileLock(own, mode=0o600)).acquire()
             _reading[process, folder] = lock
             atexit.register(lambda: own.unlink(missing_ok=True) if os.getpid() == process else None)
@@ -193,12 +193,12 @@ def readers() -> Iterator[float]:
 
     An artefact that one of them has read has a later date (`st_mtime` of its folder).
     """
-    for file in (cache_folder() / _READERS).glob("*.lock"):
+    for file in cache_folder().glob(f"{_READER}*.lock"):
         with free(file) as is_left:
             if is_left:
                 file.unlink(missing_ok=True)
             else:
-                yield float(file.name.partition("-")[0])
+                yield float(file.name.split("-")[1])
 
 
 def temporary_folder() -> Path:

@@ -128,7 +128,7 @@ def _deleted(path: Path, since: float) -> bool:
             if _read(aside) >= since:
                 aside.rename(path)
                 return False
-        for store in aside.glob("store.sqlite"):
+        for store in aside.rglob("store.sqlite"):
             with suppress(UserError, OSError):  # half a store
                 keep_marks(store)
         shutil.rmtree(aside, ignore_errors=True)

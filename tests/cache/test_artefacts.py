@@ -89,7 +89,7 @@ def test_a_stage_that_died_finds_its_own_files_and_nobody_sees_them():
 
 def test_seconds_of_interrupted_attempts_add_up(monkeypatch: pytest.MonkeyPatch):
     clock = iter([0.0, 10.0, 100.0, 105.0])
-    stopped = SimpleNamespace(perf_counter=lambda: next(clock), monotonic=time.monotonic)
+    stopped = SimpleNamespace(perf_counter=lambda: next(clock), monotonic=time.monotonic, time=time.time)
     monkeypatch.setattr(artefacts, "time", stopped)
 
     def make(folder: Path) -> None:
