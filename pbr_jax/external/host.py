@@ -47,6 +47,7 @@ class Host:
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         self.memory = module.Memory(self.home, settings)
+        self.search, self.delete = self.memory.search, self.memory.delete
 
     def note(self, key, state):
         with open(self.receipts, "a", encoding="utf-8") as lines:
@@ -59,16 +60,10 @@ class Host:
         if self.state.get(key) == "done":
             return
         if key in self.state:
-            self.memory.delete(user, [document["id"] for document in documents])
+            self.delete(user, [document["id"] for document in documents])
         self.note(key, "begun")
         self.memory.add(user, documents)
         self.note(key, "done")
-
-    def search(self, user, query, k, time):
-        return self.memory.search(user, query, k, time)
-
-    def delete(self, user, ids):
-        self.memory.delete(user, ids)
 
     def files(self):
         if hasattr(self.memory, "files"):

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -69,7 +69,7 @@ class Process(contextlib.AbstractContextManager["Process"]):
         timeout: float = 600.0,
         restarts: int = 2,
     ) -> None:
-        self.counts, self.seconds = Counter[str](), dict[str, float]()
+        self.counts = defaultdict[str, float](int)
         self._adapter, self._folder = adapter.absolute(), folder.absolute()
         self._python, self._settings = python or sys.executable, dict(settings or {})
         self._timeout, self._restarts = timeout, restarts
@@ -147,7 +147,7 @@ class Process(contextlib.AbstractContextManager["Process"]):
                 return self._answered(call, request)
         finally:
             self.counts[f"{call}_calls"] += 1
-            self.seconds[call] = self.seconds.get(call, 0.0) + time.perf_counter() - start
+            self.counts[f"{call}_seconds"] += time.perf_counter() - start
 
     def _answered(self, call: str, request: Mapping[str, Any]) -> Any:
         why = ""
@@ -201,7 +201,7 @@ class Process(contextlib.AbstractContextManager["Process"]):
         options: dict[str, Any] = {"cwd": home, "umask": 0o077, "start_new_session": True}
         options["env"] = {**_OFFLINE, **passed, "HOME": str(home)}
         with open_private(self._folder / _LOG) as log:
-            command = [self._python, "-I", str(HOST), str(self._adapter), str(self._folder)]
+            command = [self._python, "-I", "-B", str(HOST), str(self._adapter), str(self._folder)]
             try:
                 started: Any = subprocess.Popen(command, stdin=_PIPE, stdout=_PIPE, stderr=log, **options)
             except OSError as error:

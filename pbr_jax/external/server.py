@@ -8,7 +8,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -31,12 +31,12 @@ class Server:
       key: the API key of that server.
       timeout: seconds that it may take for an answer.
 
-    `counts` has `embedding_calls`, `embedding_texts`, `chat_calls`, `chat_failed`, `chat_prompt_tokens` and
-    `chat_completion_tokens`; `seconds` has `embedding` and `chat`.
+    `counts` has `embedding_calls`, `embedding_texts`, `embedding_seconds`, `chat_calls`, `chat_failed`,
+    `chat_seconds`, `chat_prompt_tokens` and `chat_completion_tokens`.
     """
 
     def __init__(self, encode: Encode, upstream: str = "", key: str = "", timeout: float = 600.0) -> None:
-        self.counts, self.seconds = Counter[str](), dict[str, float]()
+        self.counts = defaultdict[str, float](int)
         self._encode, self._upstream, self._key, self._timeout = encode, upstream.rstrip("/"), key, timeout
         self._lock, self._counting = threading.Lock(), threading.Lock()
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
@@ -100,13 +100,12 @@ class Server:
         try:
             return call(request)
         finally:
-            self._count(**{f"{name}_calls": 1})
-            with self._counting:
-                self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+            self._count(**{f"{name}_calls": 1, f"{name}_seconds": time.perf_counter() - start})
 
-    def _count(self, **counts: int) -> None:
+    def _count(self, **counts: float) -> None:
         with self._counting:
-            self.counts.update(counts)
+            for name, count in counts.items():
+                self.counts[name] += count
 
 
 _TOKENS = ("prompt_tokens", "completion_tokens")

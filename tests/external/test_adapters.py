@@ -22,8 +22,11 @@ from pbr_jax.external.server import Server
 
 ADAPTERS = Path(__file__).parents[2] / "examples" / "memory"
 VENVS = Path(os.environ.get("MEMORY_SYSTEMS", "memory_systems")).absolute()
+REFUSED = {"hindsight"} if getattr(os, "geteuid", int)() == 0 else set()  # its PostgreSQL refuses root
 SYSTEMS = [
-    path.name for path in sorted(ADAPTERS.glob("*")) if (VENVS / path.name / "bin" / "python").is_file()
+    path.name
+    for path in sorted(ADAPTERS.glob("*"))
+    if (VENVS / path.name / "bin" / "python").is_file() and path.name not in REFUSED
 ]
 WORDS = ["tea", "cats", "violins", "garden", "paris", "spring", "football", "coffee", "peru", "snow"]
 
@@ -96,6 +99,19 @@ from mempalace.searcher import search_memories
 def search(query):
     found = search_memories(query, os.environ["MEMPALACE_PALACE_PATH"], wing=adapter.wing("ann"), n_results=8)
     return [(one["text"], one["similarity"]) for one in found["results"]]
+""",
+    "hindsight": """
+adapter = sys.modules["adapter"]
+memory = adapter.Memory(home, settings)  # sets the variables that Hindsight reads when it is imported
+import httpx
+from hindsight_api.api import create_app
+server = httpx.ASGITransport(create_app(memory.ready(), initialize_memory=False))
+client = httpx.AsyncClient(transport=server, base_url="http://hindsight")
+path = f"/v1/default/banks/{adapter.bank('ann')}/memories/recall"
+def search(query):
+    asked = {"query": query, "max_tokens": adapter.TOKENS}
+    found = memory.wait(client.post(path, json=asked)).raise_for_status().json()["results"][:8]
+    return [(one["text"], one["scores"]["final"]) for one in found]
 """,
     "langmem": """
 adapter = sys.modules["adapter"]

@@ -211,11 +211,10 @@ class Session:
         return name, memories[number]
 
     @property
-    def spent(self) -> dict[str, int | float]:
+    def spent(self) -> dict[str, float]:
         """Calls, documents, tokens and seconds."""
-        seconds = {**self._process.seconds, **self._server.seconds}
-        spent = {f"{name}_seconds": round(taken, 3) for name, taken in seconds.items()}
-        return {**self._process.counts, **self._server.counts, **spent}
+        counts = {**self._process.counts, **self._server.counts}
+        return {name: round(count, 3) for name, count in counts.items()}
 
 
 def _search(folder: Path, k: int, *, store: Store, system: MemorySystem, expand: Bound) -> None:
@@ -249,16 +248,14 @@ def _search(folder: Path, k: int, *, store: Store, system: MemorySystem, expand:
 
 
 def _asked(file: Path) -> Iterator[dict[str, Any]]:
-    """The whole lines of an unfinished file."""
+    """The records of a file whose last line may be unfinished."""
     for text in file.read_text(encoding="utf-8").split("\n") if file.exists() else ():
         with contextlib.suppress(ValueError):
             yield parse_json(text.encode())
 
 
 def _load(folder: Path) -> dict[str, list[Memory]]:
-    with (folder / _FILE).open(encoding="utf-8", newline="\n") as file:
-        records = [parse_json(text.encode()) for text in file]
     return {
         record["id"]: [Memory(m["text"], tuple(m["sources"]), m["score"]) for m in record["memories"]]
-        for record in records
+        for record in _asked(folder / _FILE)
     }
