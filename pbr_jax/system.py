@@ -217,6 +217,7 @@ class System(Living):
     def documents(self, user: str) -> list[Document]:
         """All documents of a user, in the order in which they were added; [] for an unknown user."""
         check_filled(user, "user")
+        self.check()
         with self._lock:
             name = self._known(user)
             with self.store.reading():

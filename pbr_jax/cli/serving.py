@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import importlib.util
 import ipaddress
+import signal
 import socket
 from pathlib import Path
 
@@ -43,7 +44,9 @@ def serve(options: argparse.Namespace, rest: list[str]) -> None:
             app, log_config=None, log_level="critical", access_log=False, server_header=False,
             timeout_graceful_shutdown=5,
         )  # fmt: skip
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # uvicorn's own handler ends it, and raises it again
         uvicorn.Server(config).run(sockets=[listening])
+    terminal.err("stopped")
 
 
 def _opened(what: str, rest: list[str]) -> tuple[System, str]:
@@ -80,7 +83,9 @@ def mcp(options: argparse.Namespace, rest: list[str]) -> None:
     _require("mcp", "mcp")
     from pbr_jax.serving.mcp import tools
 
-    tools(_opened(options.what, rest)[0], options.user).run()
+    server = tools(_opened(options.what, rest)[0], options.user)
+    with contextlib.suppress(KeyboardInterrupt):  # there is nothing that another call could continue
+        server.run()
 
 
 def keys(options: argparse.Namespace) -> None:

@@ -73,6 +73,8 @@ def of_questions(shown: _Shown, *, texts_of_others: bool) -> Iterator[None]:
             users = [{*own, *(others if is_told else ())} for own, is_told in zip(shown, told)]
             note(new, [[_name(user) for user in own] for own in users])
             return
+        if not all(map(set, shown)):
+            return  # one is of nobody by whom it could be found, so none is kept (`erase_late`)
         names = sorted(map(_name, others.union(*shown)))
         with _connection() as (_, mark):
             together = mark("\n".join(names)).hex()

@@ -119,7 +119,7 @@ def erase_user(store: Store, log: Log, user: str) -> int:
     """Forgets a user: documents, remarks, and what others see that the user's remarks made; how many remarks
     there were."""
     remarks = log.remarks("user=?", user)
-    if not remarks:
+    if not (remarks or log.ratings(user)):
         store.history(user)  # an unknown user is an error
     own = [event for event in log.events() if user in (event.author, event.store)]
     made = [event for event in own if event.text is not None]

@@ -423,18 +423,18 @@ class Living(abc.ABC):
         """Deletes a user with all documents and remarks, including shared documents made from the remarks; or
         the user's documents with these ids alone.
 
-        Gone are their texts in this system's own copy of the documents, their vectors, and cached answers
-        whose prompts may show a text of the user. What else was made of the data that the run was made from
-        stays, in the cache and in run folders: `pbr_jax.forget` and `pbr-jax forget` reach it.
+        Gone are their texts in this system's own copy of the documents, their vectors and ratings, and cached
+        answers whose prompts may show a text of the user. What else was made of the data that the run was
+        made from stays, in the cache and in run folders: `pbr_jax.forget` and `pbr-jax forget` reach it.
 
         Raises UserError for an unknown user or document.
         """
         check_filled(user, "user")
         user = self._known(user) or self.store.named(user)
-        self.store.history(user)  # an unknown user is an error before anything is copied
         if ids is None and self._living is not None and self.remarks.exists:
             self.remarks.erase(user=user)
             return
+        self.store.history(user)  # an unknown user is an error before anything is copied
         named = None if ids is None else [*dict.fromkeys(ids)]
         if missing := [id for id in named or () if not self.store.texts_of(user, [id])]:
             raise UserError(f"user {user!r} has no document {missing[0]!r}; nothing was deleted")

@@ -6,6 +6,8 @@ own address. Errors and logs repeat nothing of a request.
 """
 
 import base64
+import contextlib
+import hashlib
 import json
 import re
 import time
@@ -20,7 +22,7 @@ import numpy as np
 from pbr_jax.base.types import Candidate, Document, UserError
 from pbr_jax.llm.protocol import TooLong
 from pbr_jax.serving.guard import Fault, Guard, Limits, Metrics, Work
-from pbr_jax.serving.keys import Caller, Keys
+from pbr_jax.serving.keys import Caller, Keys, is_same
 from pbr_jax.system import Reply, System
 
 HEADER = "X-PBR-User"
@@ -61,9 +63,9 @@ class Service:
         caller, named = asked
         if path == "me":
             return self.asking(caller, named)
-        if caller.user not in (None, path):
+        if caller.user is not None and not is_same(caller.user, path):
             raise Fault(403, "this key is not of the user in the path")
-        return path
+        return caller.user or path
 
     async def run(self, function: Any, *values: Any, **options: Any) -> Any:
         """What the system returns. Its errors become faults without their texts."""
@@ -72,7 +74,10 @@ class Service:
         except UserError as error:
             if isinstance(error.__cause__, TooLong):
                 raise Fault(400, "the prompt is too long for the model") from None
-            raise Fault(400, "the system cannot do this with what was sent") from None
+            with contextlib.suppress(UserError):
+                self.system.check()
+                raise Fault(400, "the system cannot do this with what was sent") from None
+            raise Fault(503, "the run or its data have changed; start the server anew") from None
 
 
 def application(
@@ -326,8 +331,10 @@ def _add_feedback(app: Any, service: Service) -> None:
     async def feedback(user: str, body: Feedback, asked: Any = who) -> Any:
         name = service.owner(asked, user)
         if body.remark is not None:
-            seen = await service.run(system.observe, name, body.remark, request=body.request)
-            return seen._asdict()
+            # Of two users the same id is not the same request.
+            request = body.request and hashlib.sha256(f"{name}\0{body.request}".encode()).hexdigest()
+            seen = await service.run(system.observe, name, body.remark, request=request)
+            return seen._asdict() | {"request": body.request or seen.request}
         if body.rating is None or body.question is None:
             raise Fault(400, "a remark is wanted, or a rating with the question and the documents")
         return {"rated": await service.run(system.rate, name, body.question, body.documents, body.rating)}
@@ -349,8 +356,11 @@ def _forgotten(system: System, user: str, ids: Sequence[str] | None = None) -> d
     if missing := set(ids or ()) - there:
         raise Fault(404, f"{len(missing)} of these documents are not the user's; nothing was deleted")
     remarks = len(_remarks(system, user)) if ids is None else 0
-    if there or system.store.named(user) in system.users():
+    try:
         system.forget(user, ids)
+    except UserError:
+        if there or remarks or system.store.named(user) in system.users():
+            raise  # else nothing is kept of the user
     deleted = {"documents": len(there) if ids is None else len(set(ids)), "remarks": remarks}
     return {"deleted": deleted, "at": datetime.now(UTC).isoformat(timespec="seconds"), "not_reached": _LEFT}
 

@@ -4,7 +4,9 @@ Nothing that a caller sent is repeated in an error or a log: neither names nor t
 """
 
 import asyncio
+import contextlib
 import json
+import re
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from pbr_jax.base import terminal
+from pbr_jax.base.files import parse_json
 
 T = TypeVar("T")
 
@@ -148,9 +151,19 @@ class Guard:
                     if len(body) > most:
                         raise Fault(413, f"the body has more than {most} bytes")
                     if not message.get("more_body"):
+                        _refuse_halves(body)
                         return bytes(body)
         except TimeoutError:
             raise Fault(408, f"the body did not arrive within {self._limits.arrival:g} s") from None
+
+
+def _refuse_halves(body: bytes | bytearray) -> None:
+    """Raises Fault for JSON with half of a surrogate pair, which no answer and no file can hold."""
+    with contextlib.suppress(ValueError):  # what is no JSON the application refuses
+        if b"\\u" in body and re.search(
+            "[\ud800-\udfff]", json.dumps(parse_json(bytes(body)), ensure_ascii=False)
+        ):
+            raise Fault(400, "the body holds half of a character")
 
 
 _METHODS = ("GET", "POST", "DELETE", "HEAD", "OPTIONS", "PUT", "PATCH")

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from pbr_jax.base.files import parse_json, tighten, write_text
 from pbr_jax.base.locks import locked
 from pbr_jax.base.types import UserError
+from pbr_jax.base.words import person
 from pbr_jax.corpus.arguments import check_filled
 
 _PREFIX = "pbr-"
@@ -30,64 +31,65 @@ class Keys:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._known: dict[str, str | None] = {}
-        self._version: tuple[int, int] | None = None
+        self._last: tuple[tuple[int, int], dict[str, str | None]] = (0, 0), {}
         self._read()
 
     def caller(self, key: str) -> Caller | None:
         """Whose key it is; None: it is not known."""
-        self._read()
-        hashed = _hash(key)
-        return Caller(self._known[hashed]) if hashed in self._known else None
+        known, hashed = self._read(), _hash(key)
+        return Caller(known[hashed]) if hashed in known else None
 
     @property
     def users(self) -> list[str | None]:
         """The user of each key, None for a trusted program."""
-        self._read()
-        return [*self._known.values()]
+        return [*self._read().values()]
 
     def add(self, user: str | None) -> str:
         """Makes a key for a user, or for a trusted program (None), and returns it. It is not stored."""
         if user is not None:
             check_filled(user, "user")
         key = _PREFIX + secrets.token_urlsafe(32)
-        with self._changing():
-            self._known[_hash(key)] = user
+        with self._changing() as known:
+            known[_hash(key)] = user
         return key
 
     def remove(self, user: str | None) -> int:
         """Deletes all keys of a user, or of trusted programs (None), and returns their number."""
-        with self._changing():
-            gone = [hashed for hashed, of in self._known.items() if of == user]
+        with self._changing() as known:
+            gone = [hashed for hashed, of in known.items() if is_same(of, user)]
             for hashed in gone:
-                del self._known[hashed]
+                del known[hashed]
         return len(gone)
 
     @contextlib.contextmanager
-    def _changing(self) -> Iterator[None]:
+    def _changing(self) -> Iterator[dict[str, str | None]]:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with locked(self.path.with_name(f".{self.path.name}.lock")):
-            self._read()
-            yield
-            known = [{"key": hashed, "user": user} for hashed, user in self._known.items()]
-            write_text(self.path, json.dumps({"keys": known}, indent=1))
+            yield (known := {**self._read()})
+            listed = [{"key": hashed, "user": user} for hashed, user in known.items()]
+            write_text(self.path, json.dumps({"keys": listed}, indent=1))
 
-    def _read(self) -> None:
-        """Reads the file if it has changed."""
+    def _read(self) -> dict[str, str | None]:
+        """The user of each hash of a key; the file is read again if it has changed."""
         try:
             found = self.path.stat()
         except FileNotFoundError:
-            self._known, self._version = {}, None
-            return
-        if self._version == (found.st_mtime_ns, found.st_ino):
-            return
-        tighten(self.path)
-        try:
-            listed = parse_json(self.path.read_text(encoding="utf-8"))["keys"]
-            self._known = {one["key"]: one["user"] for one in listed}
-        except (ValueError, KeyError, TypeError):
-            raise UserError(f"{self.path} is no file of keys; pbr-jax keys add makes one") from None
-        self._version = found.st_mtime_ns, found.st_ino
+            return {}
+        version, known = self._last  # together, since several threads read
+        if version != (found.st_mtime_ns, found.st_ino):
+            tighten(self.path)
+            try:
+                listed = parse_json(self.path.read_text(encoding="utf-8"))["keys"]
+                known = {one["key"]: one["user"] for one in listed}
+            except (ValueError, KeyError, TypeError):
+                raise UserError(f"{self.path} is no file of keys; pbr-jax keys add makes one") from None
+            self._last = (found.st_mtime_ns, found.st_ino), known
+        return known
+
+
+def is_same(one: str | None, other: str | None) -> bool:
+    """Whether two names, as callers write them, are of one user (`words.person`)."""
+    return one == other or (one is not None and other is not None and person(one) == person(other))
 
 
 def _hash(key: str) -> str:

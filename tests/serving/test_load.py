@@ -108,6 +108,8 @@ def test_what_was_acknowledged_survives_a_kill(write_tweets: Callable[..., Path]
             assert set(kept) <= {one["id"] for one in found}
             assert "i love tea" in client.ask("about tea", user="ann").body.decode()
             process.send_signal(signal.SIGINT)
+            assert process.wait() == 0
+        assert (tmp_path / "second").read_text().splitlines()[-1] == "stopped"
 
 
 def test_another_address_than_this_machines_wants_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

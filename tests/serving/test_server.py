@@ -1,6 +1,7 @@
 """The web server: who is who, what it keeps, its bounds, and that it repeats nothing of a request."""
 
 import json
+import random
 import socket
 import stat
 import threading
@@ -8,12 +9,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from memories import HISTORIES, Client, echoing
 
 import pbr_jax
 from pbr_jax.config import Config
+from pbr_jax.experiment import forgetting, opening
+from pbr_jax.remarks.judge import Script
 from pbr_jax.serving.guard import Limits
 from pbr_jax.serving.keys import Caller, Keys
 
@@ -74,6 +78,20 @@ def test_the_key_says_who_asks_and_a_name_counts_only_from_a_trusted_caller(
     assert Client(port)("GET", "/healthz").json == {"status": "ok"}
 
 
+def test_a_name_is_of_one_user_however_it_is_spelled(serve: Serve, config: Config, keys: Keys):
+    forms = ["zo\u00eb", "zoe\u0308", "\ufeffzo\u00eb "]
+    made, trusted = [keys.add(form) for form in forms], keys.add(None)
+    other, port = keys.add("zo"), serve(pbr_jax.open(config), keys=keys).port
+    for key in made:
+        for form in forms:
+            assert Client(port, key)("GET", f"/v1/users/{quote(form)}/documents").status == 200
+    assert Client(port, other)("GET", f"/v1/users/{quote(forms[0])}/documents").status == 403
+    Client(port, made[2])("POST", "/v1/users/me/documents", {"texts": ["tea"]})
+    receipt = Client(port, trusted)("DELETE", f"/v1/users/{quote(forms[1])}").json
+    assert (receipt["deleted"]["documents"], receipt["keys"]) == (1, 3)
+    assert keys.users == [None, "zo"]
+
+
 def test_anothers_documents_are_refused_whether_they_exist_or_not(serve: Serve, config: Config, keys: Keys):
     system = pbr_jax.open(config)
     (of_bob, *_) = system.documents("bob")
@@ -127,6 +145,53 @@ def test_documents_come_are_found_and_go_with_a_receipt(serve: Serve, config: Co
     assert client("GET", "/v1/users/eve/documents").json == {"documents": []}
     assert client("DELETE", "/v1/users/eve").json["deleted"]["documents"] == 0
     assert "eve" not in system.users()
+
+
+def test_nothing_of_what_a_user_did_is_left_whatever_it_was(
+    serve: Serve, write_tweets: Callable[..., Path], tiny_models: dict[str, str], tmp_path: Path
+):
+    """Users, known and unknown ones, do a part of all that can be done, each with a word of their own."""
+    fields: Any = {"encoder.model": tiny_models["encoder.model"], "expand.method": "hyde"}
+    users = ["ann", "bob", *(f"new {i}" for i in range(8)), "new", "an"]
+    words = {user: f"CANARY{number:02}Z" for number, user in enumerate(users)}
+    with echoing(write_tweets(HISTORIES), **fields) as config:
+        pbr_jax.run(config, tmp_path / "out")
+        system = opening._open(tmp_path / "out")
+        (shared,) = system.add_shared(["the lake is closed"])
+        client = serve(system)
+
+        def rate(user: str, word: str) -> None:
+            told = {"question": word, "documents": [shared.id], "rating": 1}
+            assert client("POST", f"/v1/users/{quote(user)}/feedback", told).status == 200
+
+        actions: list[Callable[[str, str], object]] = [
+            lambda user, word: client.ask(f"about {word}", user=user),
+            lambda user, word: client.ask(f"about {word}", user=user, model="m-without-history"),
+            lambda user, word: client("POST", f"/v1/users/{quote(user)}/search", {"text": word}),
+            lambda user, word: client(
+                "POST", f"/v1/users/{quote(user)}/documents", {"texts": [f"tea {word}"]}
+            ),
+            lambda user, word: system.observe(user, word, judge=Script([{"remark": "", "summary": ""}])),
+            lambda user, word: system.observe(user, word, judge=Script([])),
+            rate,
+        ]
+        draw = random.Random(0)
+        for turn, user in enumerate(users):
+            chosen = [actions[turn]] if turn < len(actions) else draw.sample(actions, 3)
+            for action in [*chosen, *(actions[:1] if user == "ann" else [])]:
+                action(user, words[user])
+
+        def left(word: str) -> list[Path]:
+            files = (path for name in ("cache", "out") for path in (tmp_path / name).rglob("*"))
+            return [path for path in files if path.is_file() and word.encode() in path.read_bytes()]
+
+        there = {user for user in users if left(words[user])}
+        assert len(there) > 6
+        for user in draw.sample(users, len(users)):
+            assert client("DELETE", f"/v1/users/{quote(user)}").status == 200
+            there -= {user}
+            assert left(words[user]) == []
+            assert {user for user in users if left(words[user])} == there
 
 
 def test_thumbs_teach_the_order_of_similar_questions(serve: Serve, config: Config):
@@ -243,6 +308,88 @@ def test_hostile_requests_end_in_an_error_that_repeats_nothing_and_the_next_one_
     assert b'route="/v1/chat/completions",method="POST",status="400"' in metrics
     out, err = capfd.readouterr()
     assert "CANARY" not in out + err
+
+
+def places(value: Any) -> Iterator[tuple[Any, ...]]:
+    """The paths of all texts and numbers in JSON."""
+    if isinstance(value, dict | list):
+        for key in value if isinstance(value, dict) else range(len(value)):
+            yield from ((key, *rest) for rest in places(value[key]))
+    else:
+        yield ()
+
+
+BODIES: list[tuple[str, Any]] = [
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "tea"}], "user": "ann", "model": "m"}),
+    ("/v1/embeddings", {"input": ["tea", "x"], "encoding_format": "float"}),
+    ("/v1/users/ann/documents", {"texts": ["a"], "records": [{"id": "i", "text": "t"}], "time": "2024-01-01",
+                                 "messages": [{"role": "user", "content": "c"}]}),
+    ("/v1/users/ann/search", {"text": "tea", "k": 1}),
+    ("/v1/users/ann/feedback", {"rating": 1, "question": "tea", "documents": ["ann-0"]}),
+    ("/v1/users/ann/feedback", {"remark": "tea", "request": "r"}),
+]  # fmt: skip
+ODD: list[Any] = [
+    "\ud800",
+    "a\ud800",
+    "\0",
+    "\u202e",
+    "\r\nX: y",
+    "../x",
+    "",
+    10**400,
+    -1,
+    1e308,
+    None,
+    [],
+    {},
+]
+
+
+def test_no_value_in_any_place_of_a_request_is_an_error_of_the_server(
+    serve: Serve, config: Config, capfd: pytest.CaptureFixture[str]
+):
+    client = serve(pbr_jax.open(config))
+    for route, body in BODIES:
+        for path in places(body):
+            for odd in ODD:
+                changed = json.loads(json.dumps(body))
+                inner = changed
+                for key in path[:-1]:
+                    inner = inner[key]
+                inner[path[-1]] = odd
+                assert client("POST", route, changed).status < 500, (route, path, odd)
+    assert "Error" not in "".join(capfd.readouterr())
+
+
+def test_a_server_whose_data_were_erased_says_so_and_shows_nothing_of_them(
+    serve: Serve, config: Config, tmp_path: Path
+):
+    pbr_jax.run(config, tmp_path / "out")
+    client = serve(opening._open(tmp_path / "out"))
+    assert client("GET", "/v1/users/bob/documents").json["documents"]
+    forgetting.forget("bob")
+    for answer in (
+        client("GET", "/v1/users/bob/documents"),
+        client("GET", "/v1/users/bob/export"),
+        client.ask("about tea", user="ann"),
+    ):
+        assert answer.status == 503
+        assert answer.json["error"]["message"] == "the run or its data have changed; start the server anew"
+
+
+def test_the_same_id_of_a_request_of_two_users_is_not_the_same_request(
+    serve: Serve, config: Config, monkeypatch: Any
+):
+    system = pbr_jax.open(config)
+    observe = system.observe
+    monkeypatch.setattr(system, "observe", lambda *a, **o: observe(*a, **o, judge=Script([])))
+    client = serve(system)
+    told = [
+        client("POST", f"/v1/users/{user}/feedback", {"remark": f"i am {user}", "request": "1"}).json
+        for user in ("ann", "bob", "ann")
+    ]
+    assert [one["request"] for one in told] == ["1"] * 3
+    assert told[0] == told[2] != told[1]
 
 
 def test_what_exceeds_the_queue_the_body_or_the_time_is_refused(
