@@ -62,6 +62,8 @@ def forget(options: argparse.Namespace) -> None:
         retrain=options.retrain,
         dry=options.dry,
     )
+    if not (receipt.stages or receipt.runs or receipt.vectors or receipt.answers):
+        terminal.err(f"nothing of user {receipt.user!r} was found; is the name as the data have it?")
     if options.out is not None:
         replace_own(options.out, receipt.text() + "\n", '"user"')
     terminal.out(receipt.text())

@@ -117,10 +117,11 @@ class Writer:
         return [row for place in order for row in placed[place]]
 
     def delete(self, user: int, ids: Iterable[str] | None = None) -> list[int]:
-        """Rows of a user's documents that are deleted: those of some ids, or all."""
+        """Rows of a user's documents that are deleted: those of some ids, or all; and examples with such an
+        id, as of a table whose rows are questions and documents."""
         all_ = self._sql.execute("SELECT row FROM documents WHERE user=?", (user,)) if ids is None else ()
         rows = [row for (row,) in all_]
-        for id in dict.fromkeys(ids or ()):
+        for id in (ids := [*dict.fromkeys(ids or ())]):
             of_id = self._of_id(user, id, hidden=True)
             if not of_id:
                 raise UserError(f"document {id!r} is not in the store; nothing was deleted")
@@ -128,6 +129,7 @@ class Writer:
         for row in rows:
             self._erase(row)
         self._mend_profiles(user, {row: [] for row in rows})
+        self._forget_examples(user, ids)
         return rows
 
     def forget(self, user: int) -> None:
@@ -137,21 +139,28 @@ class Writer:
                 'found user "", want the user to forget: nobody owns shared documents; delete them'
             )
         self.delete(user)
+        self._forget_examples(user)
+        self._change("users", user, False, key=None, name=None, gone=self.values["generation"])
+        self.values["users"] -= 1
+        self.values["erased"] += 1
+
+    def _forget_examples(self, user: int, ids: Sequence[str] | None = None) -> None:
+        """Deletes a user's examples: those with one of these ids, or all."""
         columns = [name for _, name, *_ in self._sql.execute("PRAGMA table_info(examples)")][1:]
         query = (
-            "SELECT position, unit, options FROM examples LEFT JOIN units USING (position) "
+            "SELECT position, id, unit, options FROM examples LEFT JOIN units USING (position) "
             "LEFT JOIN choices USING (position) WHERE user=?"
         )
-        for position, unit, options in self._sql.execute(query, (user,)).fetchall():
+        for position, id, unit, options in self._sql.execute(query, (user,)).fetchall():
+            if ids is not None and id not in ids:
+                continue
             if unit is not None:
                 self._change("units", position, False, unit=None)
             if options is not None:
                 self._change("choices", position, False, options=None)
             self._change("examples", position, False, **dict.fromkeys(columns))
             self._change("profiles", position, False, rows=None, whole=None)
-        self._change("users", user, False, key=None, name=None, gone=self.values["generation"])
-        self.values["users"] -= 1
-        self.values["erased"] += 1
+            self.values["erased"] += 1
 
     def hide(self, user: str, id: str) -> None:
         """Takes a document of a user ("": a shared one) from sight, where it is there.

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pbr_jax.base import words
 from pbr_jax.base.files import cache_folder, parse_json, private_folder
 from pbr_jax.base.locks import locked
 from pbr_jax.base.types import UserError
@@ -23,6 +24,7 @@ from pbr_jax.cache.artefacts import NEEDS, place
 from pbr_jax.corpus import vectors
 from pbr_jax.corpus.store import Store
 from pbr_jax.eval.run_files import RESULTS, flat, lines, read_json, verified
+from pbr_jax.experiment.evaluation import by_source
 from pbr_jax.experiment.opening import read_config
 from pbr_jax.experiment.run import run
 from pbr_jax.experiment.run_folder import CORPUS, PREDICTIONS, REMARKS, TEXTS, RunFolder, known_runs
@@ -35,8 +37,9 @@ _STORE, _TRAINED = "store.sqlite", "training.json"  # in such a folder
 _FORGETTING = "forgetting"  # in results.json while the files beside it are written anew
 _SEALS = ("digest", "files", _FORGETTING)
 _OUT_OF_REACH = (
-    "source files, which another cache reads anew, and what other users' records in them say of the user",
-    "exports, reports, pictures, terminal logs, and copies of run folders and of the cache",
+    "source files, which another cache reads anew",
+    "what other users' documents and shared documents say of the user",
+    "exports, reports, pictures, terminal logs, files of keys, and copies of run folders and of the cache",
     "run folders that this cache does not know of and --run does not name",
     "folders pbr_jax-* that killed processes left among the system's temporary files",
     "requests that were sent to a server, backups, a file system's journal and freed blocks",
@@ -98,6 +101,7 @@ def forget(
     private_folder(cache_folder())
     with locked(cache_folder() / "forget.lock", "waiting for another process that forgets somebody"):
         folders = list(dict.fromkeys(path.resolve() for path in (*given, *known_runs())))
+        receipt.user = user = _named(user, folders)
         person = _Person(user, receipt)
         roots, touched = person.stages(folders)
         if dry:
@@ -181,6 +185,8 @@ class _Person:
                     shutil.rmtree(path.with_suffix(GONE), ignore_errors=True)
                     path.rename(path.with_suffix(GONE))
         there = all_stages()  # with what was finished meanwhile
+        mine = ((self.user, text, None) for text in self.texts)
+        reads.keep_marks(mine, vectors.digest)  # of stores that go now
         for path in dict.fromkeys((*touched, *(there[name] for name in _above(there, ())))):
             with _making(path):
                 shutil.rmtree(path, ignore_errors=True)
@@ -197,10 +203,17 @@ class _Person:
     def clean(self, folder: Path, *, dry: bool) -> dict[str, Any]:
         """Removes the user from a run's folder, and says what there was; empty: nothing."""
         told: dict[str, Any] = {}
-        if (folder / RESULTS).is_file():
-            with RunFolder(folder, {}).alone():
-                if removed := self._clean_lines(folder, dry):
-                    told["lines"] = removed
+        run_folder = RunFolder(folder, {})
+        if (folder / RESULTS).is_file() or (not dry and run_folder.left_over()):
+            with run_folder.alone():
+                if not dry:
+                    run_folder.sweep_up()
+                try:
+                    if (folder / RESULTS).is_file() and (removed := self._clean_lines(folder, dry)):
+                        told["lines"] = removed
+                except UserError as error:  # of files that the run did not write so
+                    if (why := f"{folder} stays as it is: {error}") not in self.receipt.out_of_reach:
+                        self.receipt.out_of_reach.append(why)
         for path in (folder / CORPUS).glob("*.sqlite"):
             if path.name != REMARKS:
                 told |= self._clean_corpus(path, dry)
@@ -238,20 +251,22 @@ class _Person:
         return len(gone)
 
     def _shows(self, config: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], bool]:
-        """Whether a line may hold words of the user: it is of the user, shows one of the documents, or a text
-        that a model wrote from anybody's documents."""
+        """Whether a line may hold words of the user: it is of the user, where the whole user goes; it shows
+        one of the documents, or a text that a model wrote from the user's, or from anybody's."""
         profile = config.get("prompt.profile", "none")
         written = profile not in ("none", "summary") or config.get("prompt.profile_whose") == "other"
         anyone = profile != "none" and written
+        whole, ids = not self.ids or profile != "none", {*self.ids}
         learned = config.get("retrieve.remarks", "none") != "none"
 
         def shown(line: Mapping[str, Any]) -> bool:
             documents = line.get("documents", ())
-            own = (d for d in documents if d["user_id"] == self.user)
+            own = (one for d in documents if d["user_id"] == self.user for one in by_source(d))
+            named = {str(line["id"]), *(id for group in line.get("relevant", ()) for id in group)}
             return (
                 anyone
-                or line["user_id"] == self.user
-                or any(not self.ids or d["id"] in self.ids for d in own)
+                or (line["user_id"] == self.user and (whole or bool(named & ids)))
+                or any(not ids or one["id"] in ids for one in own)
                 or (learned and any(d["user_id"] == "" for d in documents))
             )
 
@@ -263,10 +278,12 @@ class _Person:
         with closing(Store(path)) as store:
             log = Log(log_path, None) if log_path.is_file() else None
             remarks = log.remarks("user=?", self.user) if log and not self.ids else []
+            ratings = log.ratings(self.user) if log else []
+            ratings = [one for one in ratings if not self.ids or one.document in self.ids]
             known = self.user in store.columns.codes
             texts = store.texts_of(self.user, self.ids or None) if known else []
             self.texts.update(texts)
-            if not (texts or remarks or (known and not self.ids)):
+            if not (texts or remarks or ratings or (known and not self.ids)):
                 return {}
             if not dry:
                 self._erase_in(store, log)
@@ -280,7 +297,10 @@ class _Person:
         for id in made:
             assert log is not None
             changes.erase_document(store, log, id)
-        rest = [id for id in self.ids if id not in made and store.texts_of(self.user, [id])]
+        if log is not None:
+            log.forget_ratings(self.user, self.ids)
+        known = self.user in store.columns.codes
+        rest = [id for id in self.ids if known and id not in made and store.texts_of(self.user, [id])]
         if rest or not self.ids:
             changes.forget(store, self.user, rest or None)
 
@@ -289,6 +309,18 @@ def keep_marks(store: Path) -> None:
     """Keeps by what the texts of a store are known, which is about to be deleted."""
     with closing(Store(store)) as texts:
         reads.keep_marks(texts.texts_by_user(), vectors.digest)
+
+
+def _named(user: str, folders: Iterable[Path]) -> str:
+    """A user's name as the data have it, which need not be in NFC; else as it is stored of new users."""
+    if (name := words.person(user)) not in ("", user):
+        corpora = (path for folder in folders for path in (folder / CORPUS).glob("*.sqlite"))
+        for path in (*(path / _STORE for path in _data().values()), *corpora):
+            if path.name != REMARKS:
+                with closing(Store(path)) as store:
+                    if user in store.columns.codes:
+                        return user
+    return name or user
 
 
 def all_stages() -> dict[str, Path]:

@@ -22,6 +22,7 @@ from pbr_jax.cache.artefacts import log_of
 from pbr_jax.config import Config, override, to_dict
 from pbr_jax.config import values as values_of
 from pbr_jax.data.passages import is_split
+from pbr_jax.eval.run_files import RESULTS
 from pbr_jax.experiment import evaluation
 from pbr_jax.experiment.plan import Plan
 from pbr_jax.experiment.results import Results
@@ -181,7 +182,13 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
     for record, example in zip(records, store.examples(), strict=True):
         record |= {"relevant": example.relevant} if example.relevant else {}
     texts = map(line, evaluation.texts(store, read())) if config.keep_texts else None
-    return _written(folder, config, content, records, texts)
+    values = _written(folder, config, content, records, texts)
+    used = (stage for stage in stages(plan.last).values() if "value" in vars(stage))
+    if gone := [stage.label for stage in used if not stage.is_made]:
+        (folder.out / RESULTS).unlink()
+        folder.sweep_up()
+        raise UserError(f"{folder.out}: stage {gone[0]} was erased from the cache meanwhile; run again")
+    return values
 
 
 def _written(

@@ -45,7 +45,7 @@ class RunFolder:
         try:
             private_folder(self.out)
             self._empty(overwrite=overwrite)
-            self._sweep_up()
+            self.sweep_up()
             if not (self.out / OWNER).exists():
                 self.sign()
         except OSError as error:
@@ -86,11 +86,17 @@ class RunFolder:
             if name in ours:
                 (self.out / name).unlink()
 
-    def _sweep_up(self) -> None:
-        """Takes away what a run that was killed while it wrote left half-written."""
-        for name in FILES:
-            for left in self.out.glob(f".{name}.*.partial"):
-                left.unlink(missing_ok=True)
+    def sweep_up(self) -> None:
+        """Takes away what `left_over` lists."""
+        for path in self.left_over():
+            path.unlink(missing_ok=True)
+
+    def left_over(self) -> list[Path]:
+        """What a run that was killed while it wrote left: half-written files, and texts without results."""
+        left = [path for name in FILES for path in self.out.glob(f".{name}.*.partial")]
+        finished = (self.out / RESULTS).is_file()
+        texts = [] if finished else [self.out / PREDICTIONS, self.out / TEXTS]
+        return [path for path in (*left, *texts) if path.is_file()]
 
     def sign(self) -> None:
         """Writes run.json, and the folder's place to the list of runs in the cache."""

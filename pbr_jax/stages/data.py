@@ -180,8 +180,9 @@ def _read(benchmark: Benchmark, limit: int | None) -> Iterator[Example]:
 
 
 def _kept(example: Example, gone: Callable[[str, str | None], bool]) -> Example | None:
-    """An example without documents that are left out; None: its user is."""
-    if gone(example.user_id, None):
+    """An example without documents that are left out; None: its user is, or a document with its id, as of an
+    imported table, whose rows are questions and documents."""
+    if gone(example.user_id, None) or gone(example.user_id, example.id):
         return None
     lost = {document.id for document in example.profile if gone(document.user_id, document.id)}
     profile = tuple(document for document in example.profile if document.id not in lost)

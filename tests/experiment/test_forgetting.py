@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,12 @@ import pytest
 
 import pbr_jax
 from pbr_jax.base.types import UserError
+from pbr_jax.cli.main import main
 from pbr_jax.config import Config, choose, load, names, override
 from pbr_jax.corpus import vectors
+from pbr_jax.eval import run_files
 from pbr_jax.experiment import audit, forgetting, opening
+from pbr_jax.experiment.run_folder import RunFolder
 from pbr_jax.remarks.judge import Script
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -290,6 +294,120 @@ def test_single_documents_go_and_a_name_nobody_knows_is_an_error(finished: Copie
     assert holding(folder / "out/corpus", [b"CANARYb2x0x"]) == []
     with pytest.raises(UserError, match="user 'b2' has no document 'b2-0'; nothing was deleted"):
         system.forget("b2", ids=["b2-0"])
+
+
+@pytest.fixture
+def quick(tiny_models: dict[str, str], write_tweets: Write) -> Config:
+    """A config that asks no model."""
+    return config("bm25", tiny_models, world(write_tweets), **QUIET)
+
+
+def test_what_a_run_left_that_was_killed_while_it_wrote_goes_too(
+    quick: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    write, names = RunFolder.write, list[str]()
+
+    def dying(self: RunFolder, name: str, text: Any) -> None:
+        if name in names:
+            return write(self, name, text)
+        names.append(name)
+        (self.out / f".{name}.abc.partial").write_text("".join(text))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RunFolder, "write", dying)
+    left = set[str]()
+    for moment in range(5):
+        with pytest.raises(KeyboardInterrupt):
+            pbr_jax.run(quick, tmp_path / "out")
+        shutil.copytree(tmp_path / "out", tmp_path / f"killed{moment}")
+        left.update(Path(path).name for path in holding(tmp_path, words_of(["b3"])))
+    assert {"texts.jsonl", ".texts.jsonl.abc.partial"} <= left
+    monkeypatch.undo()
+    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "cache"))
+    with (tmp_path / "cache/runs.jsonl").open("a") as file:
+        file.writelines(json.dumps(str(path)) + "\n" for path in tmp_path.glob("killed*"))
+    forgetting.forget("b3")
+    assert holding(tmp_path, words_of(["b3"])) == []
+
+
+def test_a_run_that_ends_after_the_deletion_keeps_nothing(
+    quick: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def finish(self: RunFolder, values: Any) -> Any:
+        with ThreadPoolExecutor(1) as threads:  # of another process: it would wait for this folder
+            monkeypatch.setattr(forgetting, "known_runs", list)
+            threads.submit(forgetting.forget, "b3").result()
+        return original(self, values)
+
+    original = RunFolder.finish
+    monkeypatch.setattr(RunFolder, "finish", finish)
+    with pytest.raises(UserError, match="stage data was erased from the cache meanwhile; run again"):
+        pbr_jax.run(quick, tmp_path / "out")
+    assert holding(tmp_path, words_of(["b3"])) == []
+
+
+def test_a_damaged_run_is_named_and_does_not_keep_the_rest(quick: Config, tmp_path: Path):
+    for name in ("damaged", "whole"):
+        pbr_jax.run(quick, tmp_path / name)
+    file = tmp_path / "damaged/predictions.jsonl"
+    file.write_text(file.read_text() + "\n")
+    told = forgetting.forget("b3")
+    assert [run["run"] for run in told.runs] == [str(tmp_path / "whole")]
+    assert [line for line in told.out_of_reach if line.startswith(f"{tmp_path / 'damaged'} stays as it is")]
+    left = holding(tmp_path, words_of(["b3"]))
+    assert {Path(path).parent.name for path in left} == {"damaged"}
+
+
+def test_of_single_documents_exactly_the_lines_go_that_hold_a_word_of_them(quick: Config, tmp_path: Path):
+    pbr_jax.run(override(quick, {"retrieve.k": 1}), tmp_path / "out")
+    draw, lines = random.Random(0), answers_of(tmp_path / "out")
+    texts = {line["id"]: json.dumps(line) for line in run_files.lines(tmp_path / "out", "texts.jsonl")}
+    there = [(user, place) for user, own in histories("b", 6).items() for place in range(len(own))]
+    for user, place in draw.sample(there, 8):
+        word = f"CANARY{user}x{place}x"
+        forgetting.forget(user, documents=[f"{user}-{place}"])
+        lines = {user: line for user, line in lines.items() if word not in texts[user].partition("prompt")[2]}
+        # The question rephrases the user's last text, which is a document and stands in the question, too.
+        assert answers_of(tmp_path / "out") == lines
+    assert 0 < len(lines) < 6
+
+
+def test_a_row_of_a_table_is_a_question_and_a_document_and_goes_as_both(
+    tiny_models: dict[str, str], tmp_path: Path
+):
+    rows = [f"c{i % 3},2024-01-{i + 1:02d},CANARYq{i}x tea,CANARYr{i}x cats" for i in range(12)]
+    (tmp_path / "tweets").mkdir()
+    (tmp_path / "tweets/table.csv").write_text("\n".join(["customer,created,question,reply", *rows]))
+    columns = {"user": "customer", "time": "created", "input": "question", "output": "reply"}
+    root = tmp_path / "tweets/data"
+    pbr_jax.import_table(tmp_path / "tweets/table.csv", root, columns=columns)
+    own = {"benchmark.name": "own", "benchmark.root": str(root), "benchmark.training": "none"}
+    chosen = override(
+        Config(), {**own, **tiny_models, "retrieve.method": "bm25", **QUIET, "eval.resamples": 20}
+    )
+    pbr_jax.run(chosen, tmp_path / "out")
+    opening._open(tmp_path / "out").add("c0", ["later tea"])  # the copy has the questions, too
+    words = [b"CANARYq3x", b"CANARYr3x"]
+    assert len(holding(tmp_path, words)) > 2
+    forgetting.forget("c0", documents=["row-4"])
+    assert holding(tmp_path, words) == []
+    opening._open(tmp_path / "out")
+    pbr_jax.run(chosen, tmp_path / "again")
+    assert holding(tmp_path, words) == []
+    assert holding(tmp_path / "again", [b"CANARYq6x"])
+
+
+def test_names_are_of_one_user_however_they_are_spelled_and_others_of_nobody(
+    tiny_models: dict[str, str], write_tweets: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    own = {"zo\u00eb": ["CANARYe tea"], "zo\u00eb b": ["CANARYb cats"], "zo": ["CANARYz violins"]}
+    chosen = config("bm25", tiny_models, write_tweets(own), **QUIET, **{"benchmark.training": "none"})
+    pbr_jax.run(chosen, tmp_path / "out")
+    assert forgetting.forget("\ufeffzoe\u0308 ").user == "zo\u00eb"
+    assert holding(tmp_path, [b"CANARYe"]) == []
+    assert all(holding(tmp_path / "out", [word]) for word in (b"CANARYb", b"CANARYz"))
+    assert main(["forget", "--user", "zoey"]) == 0  # the data are not in the cache, so nobody can tell
+    assert "nothing of user 'zoey' was found" in capsys.readouterr().err
 
 
 class Leaky:
