@@ -183,12 +183,17 @@ def _made(plan: Plan, folder: RunFolder) -> dict[str, Any]:
         record |= {"relevant": example.relevant} if example.relevant else {}
     texts = map(line, evaluation.texts(store, read())) if config.keep_texts else None
     values = _written(folder, config, content, records, texts)
+    _check_erased(plan, folder)
+    return values
+
+
+def _check_erased(plan: Plan, folder: RunFolder) -> None:
+    """Raises UserError if what the run was made from was erased meanwhile; then nothing of it is kept."""
     used = (stage for stage in stages(plan.last).values() if "value" in vars(stage))
     if gone := [stage.label for stage in used if not stage.is_made]:
         (folder.out / RESULTS).unlink()
         folder.sweep_up()
         raise UserError(f"{folder.out}: stage {gone[0]} was erased from the cache meanwhile; run again")
-    return values
 
 
 def _written(
