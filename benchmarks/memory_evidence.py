@@ -4,8 +4,9 @@
     python benchmarks/memory_evidence.py REALTALK runs/realtalk/*
 
 For each run folder it prints the mean share of five-word sequences of a question's evidence turns that stand
-in the first 400 words of what was ranked, with an interval over conversations. The first argument is a file
-of LoCoMo or REALTALK's folder. `--sample 20 FILE OUT` writes LoCoMo with 20 questions of each conversation.
+in the first 400 words of what was ranked, and the paired difference from the run of `memory`, if there is
+one, with intervals over conversations. The first argument is a file of LoCoMo or REALTALK's folder.
+`--sample 20 FILE OUT` writes LoCoMo with 20 questions of each conversation.
 """
 
 import json
@@ -70,9 +71,10 @@ def share(shown: list[str], turns: list[list[str]]) -> float:
 
 
 def main(data: str, *folders: str) -> None:
-    known = evidence(Path(data))
-    for folder in filter(lambda path: (path / "results.json").is_file(), map(Path, folders)):
-        system = json.loads((folder / "results.json").read_text())["system"]
+    known, base = evidence(Path(data)), list[float]()
+    results = [path for folder in folders if (path := Path(folder) / "results.json").is_file()]
+    systems = {path.parent: json.loads(path.read_text())["system"] for path in results}
+    for folder, system in sorted(systems.items(), key=lambda pair: pair[1] != "memory"):
         lines = [
             (folder / name).read_text(encoding="utf-8").split("\n")
             for name in ("predictions.jsonl", "texts.jsonl")
@@ -84,10 +86,19 @@ def main(data: str, *folders: str) -> None:
                 shown = " ".join(one["text"] for one in seen["documents"]).split()[:WORDS]
                 shares.append(share(words(" ".join(shown)), known[seen["id"]]))
                 users.append(user)
-        column = scores("evidence", np.array(shares))
-        rows = np.flatnonzero(~np.isnan(shares))
-        sure = intervals_of([column], users, rows, resamples=1000, confidence=0.95, seed=0)
-        print(f"{system}: {np.nanmean(shares):.3f} [{sure['evidence'][0]:.3f}, {sure['evidence'][1]:.3f}]")
+        print(f"{system}: {shown_with_interval(shares, users)}")
+        if system == "memory":
+            base = shares
+        elif base:
+            less = [own - other for own, other in zip(shares, base, strict=True)]
+            print(f"    less memory: {shown_with_interval(less, users)}")
+
+
+def shown_with_interval(values: list[float], users: list[str]) -> str:
+    rows = np.flatnonzero(~np.isnan(values))
+    column = scores("difference", np.array(values))
+    ((low, high),) = intervals_of([column], users, rows, resamples=1000, confidence=0.95, seed=0).values()
+    return f"{np.nanmean(values):.3f} [{low:.3f}, {high:.3f}]"
 
 
 if __name__ == "__main__":
