@@ -45,6 +45,9 @@ def obstacles(runs: Sequence[Run]) -> list[str]:
     if len({str(run.fingerprint.get("data")) for run in runs}) > 1:
         reasons.append("read different data (their data hashes differ)")
     every = set[str]().union(*(run.records or () for run in runs))
+    lacking = [(run.forgotten, every - {*run.records, *run.unanswered}) for run in runs if run.records]
+    if all(len(lost) <= forgotten for forgotten, lost in lacking):
+        every = every.difference(*(lost for _, lost in lacking))
     known = [
         {id: record for id, record in {**run.records, **run.unanswered}.items() if id in every}
         for run in runs

@@ -48,7 +48,8 @@ class Run:
     what intervals are over, "users" or "units". `over`: of parts of a stream. `shift`: how many questions
     arrive before a stream's shift. `learned`: what its learners report, "slot: name". `judge`: what a
     language model that grades answers found (`eval.evaluate.judged`); empty where none did. `unanswered`:
-    the examples that are not scored because no answer to them can be used.
+    the examples that are not scored because no answer to them can be used. `forgotten`: how many questions
+    `pbr-jax forget` has removed; `metrics` were computed with them.
     """
 
     path: Path
@@ -82,6 +83,7 @@ class Run:
     learned: dict[str, float]
     judge: dict[str, Any]
     unanswered: dict[str, Record]
+    forgotten: int
 
 
 @dataclass(frozen=True)
@@ -169,6 +171,7 @@ def _run(path: Path, results: Mapping[str, Any]) -> Run:
         },
         judge=judge,
         unanswered=unanswered,
+        forgotten=results.get("forgotten", 0),
     )
 
 

@@ -120,6 +120,12 @@ def warnings(section: Section) -> list[str]:
     """Why numbers may not be compared."""
     runs = section.runs
     found = [f"{run.path} dropped {run.dropped} examples." for run in runs if run.dropped]
+    found += [
+        f"{run.path}: {run.forgotten} questions were removed by pbr-jax forget. Its metrics were computed "
+        "with them, its differences are without them."
+        for run in runs
+        if run.forgotten
+    ]
     found += [f"The runs {why}: numbers are not comparable." for why in obstacles(runs)]
     for name in metric_names(section.rows):
         if not same_variant([run for run in runs if name in run.metrics], name):

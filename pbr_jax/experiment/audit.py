@@ -119,7 +119,7 @@ def _holding(places: Iterable[Path], words: Sequence[str], texts: Sequence[str])
     hashes = [hashlib.sha256(text.encode()).digest()[:16] for text in texts]
     needles = re.compile(b"|".join(map(re.escape, (*pieces, *hashes, *(h.hex().encode() for h in hashes)))))
     files = [file for place in places for file in (place.rglob("*") if place.is_dir() else [place])]
-    return [str(file) for file in files if file.is_file() and _has(file, needles)]
+    return [str(file) for file in dict.fromkeys(files) if file.is_file() and _has(file, needles)]
 
 
 def _has(path: Path, needles: re.Pattern[bytes]) -> bool:
@@ -205,8 +205,8 @@ class Made(Opened):
 class Outside:
     """A memory system of others behind its adapter, `retrieve.method external`."""
 
-    def __init__(self, process: Process, k: int) -> None:
-        self._process, self._k = process, k
+    def __init__(self, process: Process, folder: Path, k: int) -> None:
+        self._process, self._folder, self._k = process, folder, k
 
     def add(self, user: str, texts: Sequence[str]) -> None:
         self._process.add(user, [Document(f"{user} {i}", user, text) for i, text in enumerate(texts)])
@@ -218,7 +218,7 @@ class Outside:
         self._process.delete(user)
 
     def files(self) -> list[Path]:
-        return self._process.files()
+        return [*self._process.files(), self._folder]  # with what it does not name, and its output
 
     def likelihood(self, user: str, text: str, said: str) -> float:
         return math.nan
@@ -232,7 +232,7 @@ def memory_of(what: Path | Config) -> Iterator[Memory]:
         if isinstance(what, Config) and isinstance(what.retrieve, External):
             system = MemorySystem(what.retrieve, encoder=TextEncoder(what.encoder))
             process, *_ = ends.enter_context(system.running(folder / "system"))
-            yield Outside(process, what.retrieve.k)
+            yield Outside(process, folder / "system", what.retrieve.k)
         elif isinstance(what, Config):
             ends.callback(os.environ.__setitem__, "PBR_JAX_CACHE", before)  # empty: as without it
             os.environ["PBR_JAX_CACHE"] = str(folder / "cache")

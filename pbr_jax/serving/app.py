@@ -132,7 +132,7 @@ def application(
     _add_openai(app, service)
     _add_documents(app, service)
     _add_feedback(app, service)
-    return Guard(app, limits=limits, metrics=service.metrics, hosts=hosts)
+    return Guard(app, limits=limits, metrics=service.metrics, admit=service.caller, hosts=hosts)
 
 
 def _callers(service: Service) -> Any:

@@ -94,11 +94,21 @@ class Guard:
     """An ASGI application around another one, which reads bodies within the limits and answers for errors.
 
     `hosts` are the names under which the server may be called; (): any. On a machine's own address this keeps
-    web pages of others from calling it by a name of theirs.
+    web pages of others from calling it by a name of theirs. `admit` gets the header Authorization of calls of
+    the API and raises Fault, so that of callers without a key no body is read.
     """
 
-    def __init__(self, app: Any, *, limits: Limits, metrics: Metrics, hosts: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        app: Any,
+        *,
+        limits: Limits,
+        metrics: Metrics,
+        admit: Callable[[str | None], object],
+        hosts: Sequence[str] = (),
+    ) -> None:
         self._app, self._limits, self._metrics, self._hosts = app, limits, metrics, hosts
+        self._admit = admit
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -127,7 +137,8 @@ class Guard:
         self._metrics.add(route, method, status, time.perf_counter() - start)
 
     def _check_origin(self, scope: Any) -> None:
-        """Raises Fault if the host is another one, or another site's page has sent the request."""
+        """Raises Fault if the host is another one, another site's page has sent the request, or the key is
+        unknown."""
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         host, origin = headers.get(b"host", ""), headers.get(b"origin")
         try:
@@ -137,6 +148,8 @@ class Guard:
             raise Fault(400, "the header Host or Origin is malformed") from None
         if foreign or (self._hosts and name not in self._hosts):
             raise Fault(403, "the request names another host, or comes from another site's page")
+        if scope["path"].startswith("/v1/"):
+            self._admit(headers.get(b"authorization"))
 
     async def _body(self, scope: Any, receive: Any) -> bytes | None:
         """The whole body; None if the caller has left."""
@@ -181,7 +194,7 @@ def _replayed(body: bytes, receive: Any) -> Any:
 
 async def _answer(fault: Fault, send: Any) -> None:
     headers = [(b"content-type", b"application/json")]
-    if fault.status in (408, 413):
+    if fault.status in (401, 408, 413):  # the body was not read
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": fault.status, "headers": headers})
     await send({"type": "http.response.body", "body": json.dumps(fault.body).encode()})

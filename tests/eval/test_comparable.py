@@ -47,6 +47,22 @@ def test_what_was_not_computed_on_the_same_has_no_difference_and_no_best(
     assert "**" not in str(tables(report(runs[:2]))[0])  # a best value is not bold: nothing is shown by it
 
 
+def test_questions_that_were_forgotten_are_left_out_of_differences_and_nothing_else(
+    tmp_path: Path, write, tables
+):
+    kept = {"ids": [f"q{i}" for i in range(2, N)], "users": [f"u{i // 2}" for i in range(2, N)]}
+    kept["targets"] = [str(1 + i % 5) for i in range(2, N)]
+    runs = [write(tmp_path / "z", "zero_shot", BAD), write(tmp_path / "d", "dense", GOOD[2:], **kept)]
+    assert "did not score the same examples" in report(runs)
+    change(runs[1], forgotten=1)  # which does not explain that two are missing
+    assert "did not score the same examples" in report(runs)
+    change(runs[1], forgotten=2)
+    text = report(runs)
+    assert "did not score the same examples" not in text
+    assert f"{runs[1]}: 2 questions were removed by pbr-jax forget" in text.replace("\\", "")
+    assert "[" in tables(text)[1][1][1]
+
+
 def test_a_metric_in_two_variants_has_no_difference_while_others_do(tmp_path: Path, write, tables):
     texts = [f"word{i % 3} other{i % 4}" for i in range(N)]
     options = dict(benchmark="lamp_4", targets=texts)

@@ -92,6 +92,16 @@ def test_a_name_is_of_one_user_however_it_is_spelled(serve: Serve, config: Confi
     assert keys.users == [None, "zo"]
 
 
+def test_without_a_key_no_body_is_waited_for(serve: Serve, config: Config, keys: Keys):
+    keys.add("ann")
+    client = serve(pbr_jax.open(config), keys=keys, limits=Limits(arrival=50.0))
+    with socket.create_connection(("127.0.0.1", client.port), timeout=30) as connection:
+        connection.sendall(
+            b"POST /v1/embeddings HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9999\r\n\r\nx"
+        )
+        assert connection.recv(1000).startswith(b"HTTP/1.1 401 ")
+
+
 def test_anothers_documents_are_refused_whether_they_exist_or_not(serve: Serve, config: Config, keys: Keys):
     system = pbr_jax.open(config)
     (of_bob, *_) = system.documents("bob")
