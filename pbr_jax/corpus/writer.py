@@ -45,6 +45,7 @@ class Writer:
     ) -> None:
         self._sql = connection
         self._codes: dict[str, int] = {}
+        self._latest: dict[tuple[str, str], tuple[Document, list[int]]] = {}  # of the last example's profile
         names = ("rows", "codes", "positions", "documents", "users", "erased", "generation", "remarks")
         self.values: dict[str, Any] = {**dict.fromkeys(names, 0), "content": "0", "target": document_target}
         if corpus is not None:
@@ -69,10 +70,15 @@ class Writer:
     def example(self, example: Example, *, training: bool, newest: int | None = None) -> None:
         """Adds an example; the documents of its profile that are there already keep their rows."""
         # All are kept, for whom the user is a neighbour; the example sees those that are left.
-        whole = []
+        whole, before, self._latest = [], self._latest, {}
         for document in example.profile:
-            user, rows, _ = self._known(document)
-            whole.append(rows or self._document(user, document))
+            place = document.user_id, document.id
+            known, rows = self._latest.get(place) or before.get(place) or (None, [])
+            if known != document:
+                user, rows, _ = self._known(document)
+                rows = rows or self._document(user, document)
+            self._latest[place] = document, rows
+            whole.append(rows)
         rows = [row for i in latest(example.profile, newest) for row in whole[i]]
         position = self._next("positions")
         values = (
@@ -194,6 +200,7 @@ class Writer:
 
     def _change(self, table: str, place: int, living: bool, **values: Any) -> None:
         """Overwrites columns of a row, which is `living` or counts for the hash of the content no more."""
+        self._latest = {}
         query = f"SELECT * FROM {table} WHERE rowid=?"
         self._count(table, self._sql.execute(query, (place,)).fetchone(), -1)
         names = ", ".join(f"{name}=?" for name in values)
@@ -238,23 +245,25 @@ class Writer:
                 "which is cut here"
             )
         user = SHARED if document.shared else self._user(document.user_id)
-        others, values = self._of_id(user, document.id), values_of(document)
-        first = next((row for row in others if values_of(whole_of(self._sql, row)) == values), None)
-        rows = [] if first is None else [row for row in others if self._whole(row) == self._whole(first)]
-        return user, rows, [one for one in others if one not in rows]
+        wholes, values = self._of_id(user, document.id), values_of(document)
+        firsts = {whole: row for row, whole in reversed(wholes.items())}.items()
+        equal = next((n for n, row in firsts if values_of(whole_of(self._sql, row)) == values), None)
+        rows = [row for row, whole in wholes.items() if whole == equal]
+        return user, rows, [row for row, whole in wholes.items() if whole != equal]
 
     def _whole(self, row: int) -> int:
         """The first of the rows of the document that this row is a passage of; the row itself if of none."""
         found = self._sql.execute("SELECT whole FROM passages WHERE row=?", (row,)).fetchone()
         return row if found is None else found[0]
 
-    def _of_id(self, user: int, id: str, *, hidden: bool = False) -> list[int]:
-        """The rows of the documents of this owner and id, and of their passages, ascending."""
+    def _of_id(self, user: int, id: str, *, hidden: bool = False) -> dict[int, int]:
+        """The rows of the documents of this owner and id, and of their passages, ascending; each with the
+        first row of its document."""
         query = (
-            "SELECT row, id FROM documents JOIN texts USING (row) "
-            f"WHERE user=? AND key=? {'' if hidden else 'AND gone IS NULL '}ORDER BY row"
+            "SELECT row, id, coalesce(whole, row) FROM documents JOIN texts USING (row) LEFT JOIN passages "
+            f"USING (row) WHERE user=? AND key=? {'' if hidden else 'AND gone IS NULL '}ORDER BY row"
         )
-        return [row for row, name in self._sql.execute(query, (user, key(id))) if name == id]
+        return {row: whole for row, name, whole in self._sql.execute(query, (user, key(id))) if name == id}
 
     def _document(self, user: int, document: Document) -> list[int]:
         """The rows of a document that is added: of its passages, where documents are cut."""
