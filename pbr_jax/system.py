@@ -7,12 +7,14 @@ is one privacy check (the gate, `pipeline.rank`) and one tally of the computatio
 
 import asyncio
 import itertools
+import json
 import math
-import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import cached_property
+from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +25,7 @@ from pbr_jax.corpus.arguments import check_examples, check_filled
 from pbr_jax.corpus.schema import FORGOTTEN
 from pbr_jax.corpus.store import Store
 from pbr_jax.llm import LLM, Score, naming, reads
-from pbr_jax.llm.protocol import OnBatch, brief
+from pbr_jax.llm.protocol import OnBatch, OnText, Prompt, brief, listening
 from pbr_jax.models.thinking import after_thinking
 from pbr_jax.pipeline import (
     Answer,
@@ -42,7 +44,7 @@ from pbr_jax.pipeline import (
 )
 from pbr_jax.remarks.living import Corpus, Living
 from pbr_jax.tasks import AnswerFormat
-from pbr_jax.text.answers import parse_answer
+from pbr_jax.text.answers import Parts, parse_answer
 from pbr_jax.text.prompts import Written
 
 _UNKNOWN = (
@@ -63,12 +65,14 @@ class Reply(NamedTuple):
 
 
 class _Question(NamedTuple):
-    """A new question. `history`: whether documents are shown. `answered`: whether an answer is wanted."""
+    """A new question. `history`: whether documents are shown. `answered`: whether an answer is wanted.
+    `parts` get what the model writes, while it does."""
 
     user: str
     text: str
     history: bool = True
     answered: bool = True
+    parts: Parts | None = None
 
 
 class UserVectors(NamedTuple):
@@ -183,7 +187,9 @@ class System(Living):
 
     # -- new questions ---------------------------------------------------------------------------------
 
-    def ask(self, user: str, query: str, *, history: bool = True) -> Reply:
+    def ask(
+        self, user: str, query: str, *, history: bool = True, on_text: Callable[[str], object] | None = None
+    ) -> Reply:
         """Answers a new question of a user. The user's whole history may be retrieved.
 
         For a user who is not known, only shared documents can be shown, and `Reply.note` says so. Questions
@@ -191,19 +197,29 @@ class System(Living):
 
         Args:
           history: False: no documents and no text about the user are shown.
+          on_text: gets the answer in parts, from another thread. A model in this process passes them on
+            while it writes, if the whole output is the answer. Otherwise the answer is one part.
 
         Raises UserError for an empty user or query, or an answer without text.
         """
-        return self._gathered(self._question(user, query, history=history))
+        parts = None if on_text is None else Parts(self.answer_format, on_text)
+        reply = self._gathered(self._question(user, query, history=history, parts=parts))
+        if parts is not None:
+            parts.end(reply.text)
+        return reply
 
     async def ask_async(self, user: str, query: str, *, history: bool = True) -> Reply:
         """`ask` for programs that use asyncio."""
         return await asyncio.to_thread(self.ask, user, query, history=history)
 
     def ask_stream(self, user: str, query: str, *, history: bool = True) -> Iterator[str]:
-        """Yields the answer of `ask` word by word, once it is finished: only then is it known what of the
-        model's output is the answer."""
-        yield from re.findall(r"\s*\S+|\s+$", self.ask(user, query, history=history).text)
+        """Yields the answer of `ask` in parts (`on_text`) while the model writes it."""
+        texts: SimpleQueue[str | None] = SimpleQueue()
+        with ThreadPoolExecutor(1) as thread:
+            reply = thread.submit(self.ask, user, query, history=history, on_text=texts.put)
+            reply.add_done_callback(lambda _: texts.put(None))
+            yield from iter(texts.get, None)
+            reply.result()
 
     def search(self, user: str, text: str, k: int | None = None) -> list[Candidate]:
         """The documents that a user's question would find, best first; at most `k`, if that is given.
@@ -237,7 +253,7 @@ class System(Living):
         with self._lock:
             return self._parts["claim_encoder"].encode([*texts])
 
-    def _question(self, user: str, text: str, **options: bool) -> _Question:
+    def _question(self, user: str, text: str, **options: Any) -> _Question:
         check_filled(user, "user")
         check_filled(text, "query")
         self.store.named(user)  # a name without a visible character is an error
@@ -266,7 +282,8 @@ class System(Living):
                 rankings[question] = self._rated(known[question.user], question.text, ranking)
             asked = [q for q in examples if q.answered]
             shown = [rankings.get(q, []) for q in asked]
-            answers = dict(zip(asked, self._answered([examples[q] for q in asked], shown), strict=True))
+            written = self._answered([examples[q] for q in asked], shown, parts=[q.parts for q in asked])
+            answers = dict(zip(asked, written, strict=True))
             notes = {user: "" if name else _UNKNOWN[bool(nobody)] for user, name in known.items()}
             return [
                 self._reply(rankings.get(q, []), answers.get(q), notes[q.user] if q.history else "")
@@ -391,15 +408,17 @@ class System(Living):
         rankings: Iterable[Ranking] | None,
         written: Sequence[Written] | None = None,
         on_batch: OnBatch | None = None,
+        parts: Sequence[Parts | None] = (),
     ) -> list[Answer]:
         if not examples:
             return []
-        with self._lock, naming(example.id for example in examples):
+        write, on_text = _told(self._writer(written), parts)
+        with self._lock, listening(on_text), naming(example.id for example in examples):
             if self._generate is None:
                 raise UserError("generate.method none answers nothing; set it to ipa")
             shown = self._shown(examples, rankings)
             with self._noted(examples, _owners(shown)):
-                return self._generate(examples, shown, self._writer(written), on_batch=on_batch)
+                return self._generate(examples, shown, write, on_batch=on_batch)
 
     def score(
         self,
@@ -510,6 +529,26 @@ class System(Living):
                     f"{foreign or 'none'}, want documents of this user that the question may see; nothing "
                     "was written"
                 )
+
+
+def _told(write: PromptWriter, parts: Sequence[Parts | None]) -> tuple[PromptWriter, OnText | None]:
+    """Writes prompts, one for each of `parts`, and passes their answers on to these."""
+    if not any(parts):
+        return write, None
+    of_prompts: dict[str, list[Parts]] = {}
+
+    def noted(examples: Examples, rankings: Sequence[Ranking]) -> list[Written]:
+        prompts = write(examples, rankings)
+        for prompt, one in zip(prompts, parts, strict=True):
+            if one is not None:
+                of_prompts.setdefault(json.dumps(prompt.messages), []).append(one)
+        return prompts
+
+    def on_text(prompt: Prompt, text: str) -> None:
+        for one in of_prompts.get(json.dumps(prompt), ()):
+            one.grow(text)
+
+    return noted, on_text
 
 
 def _owners(rankings: Iterable[Ranking]) -> Iterator[list[str]]:

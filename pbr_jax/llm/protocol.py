@@ -4,11 +4,13 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypedDict, Unpack, runtime_checkable
 
 from pbr_jax.base.types import UserError
+from pbr_jax.llm.usage import bound
 
 VERSION = 1
 """Of what this package computes: raised when the same model and request would give other texts or scores."""
@@ -19,6 +21,11 @@ Prompts = Sequence[Prompt]
 
 OnBatch = Callable[[Sequence[int], Sequence[str]], None]
 """A function that is called with positions and texts when they are finished."""
+
+OnText = Callable[[Prompt, str], None]
+"""A function that is called with a prompt and what is settled of its answer so far, every few tokens."""
+
+_listener: ContextVar[OnText | None] = ContextVar("listener", default=None)
 
 _NAMED = 20  # questions that an error lists
 
@@ -91,6 +98,20 @@ def naming(ids: Iterable[str]) -> Iterator[None]:
         raise error.of(f"question {list(ids)[error.index]!r}") from error
     except BadAnswer as error:
         raise error.of(list(ids)) from error
+
+
+def listening(on_text: OnText | None) -> AbstractContextManager[OnText | None]:
+    """In this block, `on_text` follows the answers that a decoder-only model in this process writes.
+
+    It is called from several threads. It is not called for beams, for draws of equal prompts, and for models
+    that can think, whose answers are known only at the end.
+    """
+    return bound(_listener, on_text)
+
+
+def listener() -> OnText | None:
+    """The function of `listening` around the caller, if there is one."""
+    return _listener.get()
 
 
 class Score(NamedTuple):

@@ -14,6 +14,11 @@ def cut(text: str, stop: Sequence[str]) -> str:
     return text[: _first(text, stop)]
 
 
+def settled(text: str, stop: Sequence[str]) -> str:
+    """The beginning of this text that `cut` keeps, whatever the text goes on with."""
+    return cut(text, stop)[: max(0, len(text) - _UNSETTLED - max(map(len, stop), default=0))]
+
+
 def is_settled(text: str, stop: Sequence[str]) -> bool:
     """Whether `cut` keeps the same of this text and of all that go on from it.
 

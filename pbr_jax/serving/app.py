@@ -5,15 +5,16 @@ A user is who the caller's key says. Only a trusted caller names the user of a r
 own address. Errors and logs repeat nothing of a request.
 """
 
+import asyncio
 import base64
 import contextlib
 import hashlib
 import json
-import re
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from importlib.resources import files
 from typing import Annotated, Any
 
@@ -179,11 +180,11 @@ def _add_openai(app: Any, service: Service) -> None:
         user = service.asking(asked[0], asked[1] or body.user)
         model, plain = body.model or service.name, (body.model or "").endswith(_PLAIN)
         question = _question([(one.role, one.content) for one in body.messages])
-        reply = await service.run(service.system.ask, user, question, history=not plain)
-        whole = _completion(service.system, reply, question, model, user)
+        ask = partial(service.run, service.system.ask, user, question, history=not plain)
+        complete = partial(_completion, service.system, model=model, user=user)
         if not body.stream:
-            return whole
-        return StreamingResponse(_events(whole), media_type="text/event-stream")
+            return complete(await ask())
+        return StreamingResponse(await _streamed(ask, complete, model), media_type="text/event-stream")
 
     @app.post("/v1/embeddings")
     async def embed(body: Texts, asked: Any = who) -> Any:
@@ -222,7 +223,7 @@ def _question(messages: Sequence[tuple[str, str | list[dict[str, Any]] | None]])
     return texts[0][1] if len(texts) == 1 else "\n\n".join(f"{role}: {text}" for role, text in texts)
 
 
-def _completion(system: System, reply: Reply, question: str, model: str, user: str) -> dict[str, Any]:
+def _completion(system: System, reply: Reply, model: str, user: str) -> dict[str, Any]:
     """A reply as OpenAI's clients read it; `documents` and `note` are ours."""
     written = system.llm.count(reply.text)
     usage = {"prompt_tokens": reply.prompt_tokens, "completion_tokens": written}
@@ -239,20 +240,42 @@ def _completion(system: System, reply: Reply, question: str, model: str, user: s
     }
 
 
-def _events(whole: Mapping[str, Any]) -> Iterator[str]:
-    """A completion as a stream of events: the role, the text word by word, and the end."""
-    choice = whole["choices"][0]
-    same = {name: whole[name] for name in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
+async def _streamed(
+    ask: Callable[..., Awaitable[Reply]], complete: Callable[[Reply], dict[str, Any]], model: str
+) -> AsyncIterator[str]:
+    """A completion as a stream of events, once there is something to send. Raises Fault if there is not."""
+    loop, texts = asyncio.get_running_loop(), asyncio.Queue[str | None]()
+    reply = asyncio.ensure_future(ask(on_text=partial(loop.call_soon_threadsafe, texts.put_nowait)))
+    reply.add_done_callback(lambda _: texts.put_nowait(None))
+    first = await texts.get()
+    if first is None:
+        await reply
+    return _events(first, texts, reply, complete, model)
+
+
+async def _events(
+    text: str | None,
+    texts: "asyncio.Queue[str | None]",
+    reply: Awaitable[Reply],
+    complete: Callable[[Reply], dict[str, Any]],
+    model: str,
+) -> AsyncIterator[str]:
+    """The role, the parts of the text, and the end with what else a completion has."""
+    kind, number = "chat.completion.chunk", f"chatcmpl-{uuid.uuid4().hex}"
+    same = {"id": number, "object": kind, "created": int(time.time()), "model": model}
 
     def event(delta: Mapping[str, Any], finish: str | None = None, **more: Any) -> str:
         part = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
-        return f"data: {json.dumps({**same, 'choices': [part], **more})}\n\n"
+        return f"data: {json.dumps({**more, **same, 'choices': [part]})}\n\n"
 
-    yield event({"role": "assistant", "content": ""}, documents=whole["documents"], note=whole["note"])
-    text = choice["message"]["content"]
-    for word in re.findall(r"\s*\S+|\s+$", text):
-        yield event({"content": word})
-    yield event({}, "stop", usage=whole["usage"])
+    yield event({"role": "assistant", "content": ""})
+    while text is not None:
+        yield event({"content": text})
+        text = await texts.get()
+    try:
+        yield event({}, "stop", **complete(await reply))
+    except Fault as fault:
+        yield f"data: {json.dumps(fault.body)}\n\n"
     yield "data: [DONE]\n\n"
 
 

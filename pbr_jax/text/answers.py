@@ -1,13 +1,15 @@
 """Raw outputs of language models to predictions."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+from pbr_jax.base.types import UserError
 from pbr_jax.models.thinking import after_thinking
 from pbr_jax.tasks import AnswerFormat
 from pbr_jax.tasks.states import parsed, written
 
 _DASHES = r"-\u2010-\u2015\u2212"  # models write "sci‑fi" with a hyphen that does not break
+_WAIT = 48  # characters: whether an output begins with a mark of thinking (`models.thinking`) shows by then
 _NUMBER = re.compile(r"(?<![\d.,])(?:0|[1-9][0-9]*)(?:\.\d+)?(?!\d|[.,]\d)")
 
 
@@ -46,6 +48,38 @@ def parse_answer(form: AnswerFormat, text: str) -> str:
     if len(lines) > 1 and lines[0].endswith(":"):
         del lines[0]
     return (_unquoted(lines[0]) if lines else "") or raw
+
+
+class Parts:
+    """Passes on an answer in parts while it is written; joined they are what `parse_answer` gives.
+
+    Of a line, a label, a number or a state, the end of the output decides what it is: all is passed on then.
+    """
+
+    def __init__(self, form: AnswerFormat, on_text: Callable[[str], object]) -> None:
+        texts = form.span == "text" and form.kind not in ("classification", "rating", "dialogue")
+        self._form, self._on_text, self._grows = form, on_text, texts or form.kind == "choice"
+        self._wait, self._sent = _WAIT + len(form.cue) + len(form.entry), ""
+
+    def grow(self, text: str) -> None:
+        """Passes on what is new in the output so far."""
+        form, begin = self._form, text.strip().lower()
+        labels = form.entry != form.cue.lower() and begin.startswith(form.entry)  # a whole entry
+        if self._grows and len(begin) > self._wait and not labels:
+            answer = parse_answer(form, text)
+            if answer.startswith(self._sent):
+                self._pass(answer)
+
+    def end(self, answer: str) -> None:
+        """Passes on the rest of the answer. Raises UserError if it begins otherwise than what was sent."""
+        if not answer.startswith(self._sent):
+            raise UserError("what the model wrote at first is no part of its answer; ask without a stream")
+        self._pass(answer)
+
+    def _pass(self, answer: str) -> None:
+        new, self._sent = answer[len(self._sent) :], answer
+        if new:
+            self._on_text(new)
 
 
 def _behind_label(form: AnswerFormat, text: str) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from pbr_jax.base.types import UserError
 from pbr_jax.llm.protocol import Sampling
-from pbr_jax.llm.stop_strings import cut, is_settled
+from pbr_jax.llm.stop_strings import cut, is_settled, settled
 from pbr_jax.options import Generate
 
 
@@ -40,6 +40,18 @@ def test_what_is_settled_no_further_text_changes_though_its_last_characters_do()
     assert settled > 500
     assert not is_settled("a a a a a a a a", ["b"])
     assert is_settled("b" + "a" * 4, ["b"])
+
+
+def test_the_settled_beginning_stands_in_all_that_follows():
+    draw, longest = random.Random(2), 0
+    for _ in range(5000):
+        begun, stop = drawn(draw, 24), [drawn(draw, 5) for _ in range(draw.randint(0, 3))]
+        beginning = settled(begun, stop)
+        longest = max(longest, len(beginning))
+        for kept in range(max(0, len(begun) - 4), len(begun) + 1):
+            assert cut(begun[:kept] + drawn(draw, 9), stop).startswith(beginning)
+    assert longest > 15
+    assert settled("a b c d e f", []) == "a b c d"
 
 
 @pytest.mark.parametrize("stop", [("a", ""), ["a"], "a", (1,)])

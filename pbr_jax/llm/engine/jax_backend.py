@@ -6,7 +6,8 @@ of the prompts, which gets more done than cores that share every small operation
 """
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeVar, Unpack
 
@@ -30,8 +31,19 @@ from pbr_jax.llm.engine.local import (
 from pbr_jax.llm.engine.prefill import PrefillEngine
 from pbr_jax.llm.engine.sampling import arrays
 from pbr_jax.llm.engine.workers import shared_out, side_by_side
-from pbr_jax.llm.protocol import Mixture, PerToken, Progress, Prompts, Sampling, Score, TooLong, Watch
-from pbr_jax.llm.stop_strings import is_settled
+from pbr_jax.llm.protocol import (
+    Mixture,
+    PerToken,
+    Progress,
+    Prompt,
+    Prompts,
+    Sampling,
+    Score,
+    TooLong,
+    Watch,
+    listener,
+)
+from pbr_jax.llm.stop_strings import is_settled, settled
 from pbr_jax.models import adapter_file, causal_lm
 from pbr_jax.models.causal_lm_config import CausalLMConfig
 from pbr_jax.models.sharding import copied
@@ -89,11 +101,26 @@ class JaxLLM(LocalModel):
             if sampling.num_beams > 1:
                 batches = self._searched(ids, wanted, sampling)
             else:
-                batches = self._decoded(ids, [draw(*request) for request in distinct], wanted, sampling)
+                tell = self._telling(dict(zip((ids for ids, _ in requests), prompts)), ids, sampling)
+                batches = self._decoded(ids, [draw(*one) for one in distinct], wanted, sampling, tell)
             for batch in batches:
                 yield [(place, self._text(tokens, sampling.stop)) for place, tokens in batch]
 
         return answer_each(requests, errors, compute, progress)
+
+    def _telling(
+        self, prompts: Mapping[Ids, Prompt], distinct: Sequence[Ids], sampling: Sampling
+    ) -> Callable[[int, list[int]], None] | None:
+        """Tells the listener around the caller, if there is one, what is settled of an answer's text."""
+        on_text, times = listener(), Counter(distinct)
+        if on_text is None or self._codec.thinks:
+            return None
+
+        def tell(place: int, tokens: list[int]) -> None:
+            if times[distinct[place]] == 1:
+                on_text(prompts[distinct[place]], settled(self._codec.decode(tokens), sampling.stop))
+
+        return tell
 
     def _searched(
         self, prompts: Sequence[Ids], wanted: Sequence[bool], sampling: Sampling
@@ -121,12 +148,17 @@ class JaxLLM(LocalModel):
         }
 
     def _decoded(
-        self, prompts: Sequence[Ids], names: Sequence[int], wanted: Sequence[bool], sampling: Sampling
+        self,
+        prompts: Sequence[Ids],
+        names: Sequence[int],
+        wanted: Sequence[bool],
+        sampling: Sampling,
+        tell: Callable[[int, list[int]], None] | None = None,
     ) -> AnswerBatches[list[int]]:
         original, most = self._engine.original, sampling.max_new_tokens
         if original is None:
             limits = [most] * len(prompts)
-            yield from self._side_by_side(prompts, names, limits, wanted, sampling)
+            yield from self._side_by_side(prompts, names, limits, wanted, sampling, tell=tell)
             return
         # LongRoPE: a text that grows past the original context is read again, as transformers does.
         limits = [min(most, original + 1 - len(prompt)) for prompt in prompts]
@@ -155,16 +187,19 @@ class JaxLLM(LocalModel):
     def _side_by_side(
         self, prompts: Sequence[Ids], names: Sequence[int], limits: Sequence[int], wanted: Sequence[bool],
         sampling: Sampling, before: Sequence[list[int]] | None = None, long: np.bool_ | None = None,
+        tell: Callable[[int, list[int]], None] | None = None,
     ) -> AnswerBatches[list[int]]:  # fmt: skip
         """What each worker decodes: its part of the prompts of every width, the longest first. `before`: what
-        of each answer its prompt ends with."""
+        of each answer its prompt ends with. `tell` gets an answer's place and its tokens so far."""
         classes = _classes([len(prompt) for prompt in prompts], 2 * self._batch_size)
         engines, new = self._engines, sampling.max_new_tokens
         choice, drawing = arrays(self._codec.stops, sampling)
 
         def is_over(own: list[int], place: int, tokens: list[int]) -> bool:
             tokens = before[own[place]] + tokens if before else tokens
-            return is_settled(self._codec.decode(tokens), sampling.stop)
+            if tell is not None:
+                tell(own[place], tokens)
+            return bool(sampling.stop) and is_settled(self._codec.decode(tokens), sampling.stop)
 
         def work(worker: int) -> AnswerBatches[list[int]]:
             for width, members in reversed(classes):
@@ -180,7 +215,7 @@ class JaxLLM(LocalModel):
                     [limits[place] for place in own], [wanted[place] for place in own],
                     rows=min(power(most, 1), self._batch_size, room), width=width, new=new,
                     choice=choice, sampling=drawing, long=long,
-                    is_over=functools.partial(is_over, own) if sampling.stop else None,
+                    is_over=functools.partial(is_over, own) if sampling.stop or tell else None,
                 ):  # fmt: skip
                     yield [(own[place], tokens) for place, tokens in batch]
 

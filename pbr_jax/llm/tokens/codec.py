@@ -183,6 +183,11 @@ class Codec:
     def _hidden(self) -> frozenset[int]:
         return frozenset(number for number, token in self._controls.items() if not is_mark(token))
 
+    @functools.cached_property
+    def thinks(self) -> bool:
+        """Whether the tokenizer has tokens for marks of thinking."""
+        return any(is_mark(token.content) for token in self.tokenizer.get_added_tokens_decoder().values())
+
     def truncate(self, text: str, tokens: int) -> str:
         """The longest prefix, cut where a token ends, that has at most this many tokens."""
         check_text(text, "a text")

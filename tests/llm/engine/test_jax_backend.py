@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from pbr_jax import llm as llms
 from pbr_jax.base.types import UserError
 from pbr_jax.llm.engine import decoding, jax_backend, prefill, prefixes
 from pbr_jax.llm.engine.jax_backend import JaxLLM
-from pbr_jax.llm.protocol import Sampling, Score, TooLong
+from pbr_jax.llm.protocol import Sampling, Score, TooLong, listening
 from pbr_jax.models import causal_lm, pretrained
 
 torch: Any = pytest.importorskip("torch")
@@ -184,6 +185,43 @@ def test_an_interruption_leaves_what_was_finished(tiny):
     whole = llm.generate(PROMPTS, Sampling(6))
     assert all(whole[index] == text for index, text in kept.items())
     assert llm.generate(PROMPTS, Sampling(6), done=kept) == whole
+
+
+@pytest.mark.parametrize("stop", [(), ("a", "zq")])
+def test_a_listener_hears_the_beginnings_of_answers_and_changes_none(tiny, stop):
+    prompts, heard = list(PROMPTS[:4]), {}
+
+    def hear(prompt, text):
+        heard.setdefault(prompt, []).append(text)
+
+    sampling = Sampling(40, stop=stop, temperature=1.0, seed=3)
+    silent = JaxLLM(tiny[0]).generate([*prompts, "a"], sampling)
+    with listening(hear):
+        assert JaxLLM(tiny[0]).generate([*prompts, "a"], sampling) == silent
+    assert "a" not in heard  # two draws of one prompt cannot be distinguished
+    assert sum(map(len, heard.values())) > 2
+    for prompt, texts in heard.items():
+        final = silent[prompts.index(prompt)]
+        assert all(final.startswith(text) for text in texts)
+        assert sorted(texts, key=len) == texts
+    if not stop:
+        assert any(len(text) > 0 for texts in heard.values() for text in texts)
+
+
+def test_a_model_that_can_think_is_not_heard(tiny, tmp_path):
+    folder = shutil.copytree(tiny[0], tmp_path / "thinks")
+    words = json.loads((folder / "tokenizer.json").read_text())
+    first = next(one for one in words["added_tokens"] if one["id"] == 2)
+    assert not JaxLLM(folder)._codec.thinks
+    del words["model"]["vocab"][first["content"]]
+    first["content"] = "</think>"
+    words["model"]["vocab"]["</think>"] = 2
+    (folder / "tokenizer.json").write_text(json.dumps(words))
+    llm, heard = JaxLLM(folder), []
+    assert llm._codec.thinks
+    with listening(lambda *of: heard.append(of)):
+        llm.generate(["the cat"], Sampling(40))
+    assert heard == []
 
 
 def test_equal_prompts_are_decoded_once(tiny, monkeypatch):
@@ -381,7 +419,8 @@ def test_a_prompt_with_many_targets_stands_in_memory_once(tiny, monkeypatch):
     llm = JaxLLM(tiny[0])
     scores = llm.score([prompt] * 40, targets)
     assert any(shared[0] for shared, _ in seen)
-    assert all(own[1] <= 64 for _, own in seen)  # few rows have room of their own, needed or not
+    # Up to eight rows have 64 slots of their own, needed or not.
+    assert all(own[1] == 0 or (own[0] <= 8 and own[1] == 64) for _, own in seen)
     alone = [llm.score([prompt], [target])[0].total for target in targets[:5]]
     np.testing.assert_allclose([s.total for s in scores[:5]], alone, atol=1e-4)
 
