@@ -54,15 +54,16 @@ def _values(reply: Reply, spent: dict[str, int]) -> dict[str, Any]:
 
 
 def forget(options: argparse.Namespace) -> None:
-    """Deletes a user, or documents of a user, everywhere within reach."""
+    """Deletes a user, documents of a user, or documents before a date, everywhere within reach."""
     receipt = forgetting.forget(
-        options.user,
+        options.user or "",
         documents=options.document or (),
+        before=options.before or "",
         runs=options.run or (),
         retrain=options.retrain,
         dry=options.dry,
     )
-    if not (receipt.stages or receipt.runs or receipt.vectors or receipt.answers):
+    if receipt.user and not (receipt.stages or receipt.runs or receipt.vectors or receipt.answers):
         terminal.err(f"nothing of user {receipt.user!r} was found; is the name as the data have it?")
     if options.out is not None:
         replace_own(options.out, receipt.text() + "\n", '"user"')

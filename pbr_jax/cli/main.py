@@ -164,9 +164,10 @@ keys.list  serving.keys  list whose keys there are
   --file FILE:path!
 keys.rm  serving.keys  delete all keys of a user, or of trusted programs
   --file FILE:path!; --user text; --trusted switch
-forget  asking.forget  delete a user, or documents of a user, from the cache and all runs; print a receipt
-  --user text!
+forget  asking.forget  delete a user, or documents, from the cache and all runs; print a receipt
+  --user text
   --document ID:text+  only these documents of the user
+  --before DATE:text  only documents dated before; without --user those of all users
   --run DIR:path+  runs that this cache does not know of, such as copies
   --retrain switch  make the runs that knew the user anew, without the user
   --dry switch  list what would be deleted

@@ -15,10 +15,10 @@ while it is read: by any number of threads and processes, with one writer. Each 
 import json
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -253,17 +253,17 @@ class Store(Visibility):
         there = {row for row, _ in self.texts([*rows])} if self._path.is_file() else set()
         return [row for row in rows if row not in there]
 
-    def texts_of(self, user: str, ids: Sequence[str] | None = None) -> list[str]:
+    def texts_of(self, user: str, ids: Collection[str] | None = None) -> list[str]:
         """The texts of all documents of a user, hidden ones too, or of those with these ids; of passages too.
         Raises UserError for an unknown user."""
         query = "SELECT id, text FROM texts JOIN documents USING (row) WHERE user=?"
         found = self._rows(query, (self.code(user),))
         return [text for id, text in found if ids is None or id in ids]
 
-    def texts_by_user(self) -> list[tuple[str, str, float | None]]:
-        """The users, texts and times of all users' documents, hidden ones and passages too."""
+    def by_user(self, what: Literal["id", "text"]) -> list[tuple[str, str, float | None]]:
+        """Users, ids or texts, and times of all users' documents, hidden ones and passages too."""
         query = (
-            "SELECT name, text, documents.time FROM documents JOIN texts USING (row) "
+            f"SELECT name, {what}, documents.time FROM documents JOIN texts USING (row) "
             "JOIN users ON code = user WHERE text IS NOT NULL AND name IS NOT NULL"
         )
         return self._rows(query)

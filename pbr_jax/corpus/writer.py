@@ -181,10 +181,11 @@ class Writer:
         """Makes a user known who may have no documents yet."""
         self._user(user)
 
-    def erase(self, user: str, id: str) -> None:
-        """Deletes a document of a user ("": a shared one) where it is there, be it hidden."""
-        if self._of_id(self.code(user), id, hidden=True):
-            self.delete(self.code(user), [id])
+    def erase(self, user: str, *ids: str) -> None:
+        """Deletes documents of a user ("": shared ones) that are there, be they hidden."""
+        code = self.code(user)
+        if there := [id for id in ids if self._of_id(code, id, hidden=True)]:
+            self.delete(code, there)
 
     def code(self, user: str) -> int:
         """The code of a user, `SHARED` for "", `GONE` where there is none of this name."""

@@ -1,4 +1,4 @@
-"""Forgets a user, or documents of a user: in the cache, in run folders, and in data that are read later.
+"""Forgets a user, or documents: in the cache, in run folders, and in data that are read later.
 
 What stays are the source files, which are their owner's. From the first step on the cache leaves the user out
 of what it reads (`reads.leave_out`). A stage of which the user's texts are a part is dropped with all that
@@ -7,10 +7,11 @@ next call does, for the stores with the texts go last.
 """
 
 import json
+import math
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,9 +24,11 @@ from pbr_jax.base.types import UserError
 from pbr_jax.cache.artefacts import NEEDS, place
 from pbr_jax.corpus import vectors
 from pbr_jax.corpus.store import Store
+from pbr_jax.data.dates import parse_time
 from pbr_jax.eval.run_files import RESULTS, flat, lines, read_json, verified
 from pbr_jax.experiment.evaluation import by_source
 from pbr_jax.experiment.opening import read_config
+from pbr_jax.experiment.plan import Plan
 from pbr_jax.experiment.run import run
 from pbr_jax.experiment.run_folder import CORPUS, PREDICTIONS, REMARKS, TEXTS, RunFolder, known_runs
 from pbr_jax.llm import reads
@@ -52,12 +55,17 @@ class Receipt:
 
     `stages` are those that were dropped, as NAME/KEY, and `trained` those among them that had learned from
     the data. `runs` have the lines that were removed (`lines`), and the documents and remarks that were added
-    later. `sources` are the folders that the user's data were read from.
+    later. `sources` are the folders that the user's data were read from. With `before`, `user` may be "" for
+    all: `older` documents of `owners` users are dated before it, and `undated` ones have no date and stay.
     """
 
     user: str
     documents: list[str]
     dry: bool
+    before: str = ""
+    older: int = 0
+    owners: int = 0
+    undated: int = 0
     at: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
     cache: str = ""
     stages: list[str] = field(default_factory=list)
@@ -75,16 +83,19 @@ class Receipt:
 
 
 def forget(
-    user: str,
+    user: str = "",
     *,
     documents: Sequence[str] = (),
+    before: str = "",
     runs: Iterable[str | Path] = (),
     retrain: bool = False,
     dry: bool = False,
 ) -> Receipt:
-    """Forgets a user, or the documents of a user with these ids.
+    """Forgets a user, or the documents of a user with these ids, or documents of all users before a date.
 
     Args:
+      before: a date, such as 2026-11-29, whose midnight in UTC is meant. Documents whose date begins earlier
+        are forgotten: those of the user, or of all users if none is given.
       runs: folders of runs beside those that this cache knows of.
       retrain: runs that knew the user are made anew in their folders, without the user.
       dry: nothing is changed.
@@ -92,9 +103,12 @@ def forget(
     Raises UserError if neither the cache nor a run knows the user or one of the documents, provided that the
     data of all runs are in the cache.
     """
-    if not user or "\0" in user:
-        raise UserError(f"user is {user!r}, want a user's name")
-    receipt = Receipt(user, [*documents], dry, cache=str(cache_folder()))
+    if not (user or before) or "\0" in user:
+        raise UserError(f"user is {user!r}, want a user's name, or a date (before)")
+    moment = parse_time(before)
+    if before and (moment is None or documents):
+        raise UserError(f"before is {before!r}, want a date such as 2026-11-29, and no ids of documents")
+    receipt = Receipt(user, [*documents], dry, before, cache=str(cache_folder()))
     given = [Path(path) for path in runs]
     if bad := [path for path in given if not (path / RESULTS).is_file() and not (path / CORPUS).is_dir()]:
         raise UserError(f"{bad[0]} is no finished run; give folders that `pbr-jax run --out` wrote")
@@ -102,18 +116,20 @@ def forget(
     with locked(cache_folder() / "forget.lock", "waiting for another process that forgets somebody"):
         folders = list(dict.fromkeys(path.resolve() for path in (*given, *known_runs())))
         receipt.user = user = _named(user, folders)
-        person = _Person(user, receipt)
-        roots, touched = person.stages(folders)
+        wanted = _older(moment, receipt, folders) if moment is not None else {user: receipt.documents}
+        leaving = _Leaving(wanted, moment, receipt)
+        cleaned = folders if wanted else []
+        roots, touched = leaving.stages(folders)
         if dry:
-            receipt.runs = [told for path in folders if (told := person.clean(path, dry=True))]
+            receipt.runs = [told for path in cleaned if (told := leaving.clean(path, dry=True))]
             return receipt
-        reads.leave_out(user, documents)
-        person.drop(roots, touched)
-        receipt.runs = [told for path in folders if (told := person.clean(path, dry=False))]
-        for path in cache_folder().glob(f"*/*{GONE}"):  # the texts go last
-            person.erase()
+        reads.leave_out(wanted)
+        leaving.drop(roots, touched)
+        receipt.runs = [told for path in cleaned if (told := leaving.clean(path, dry=False))]
+        for path in cache_folder().glob(f"*/*{GONE}") if wanted else ():  # the texts go last
+            leaving.erase()
             shutil.rmtree(path)
-        person.erase()  # what others, who saw the texts until now, have made since
+        leaving.erase()  # what others, who saw the texts until now, have made since
     for path in filter(_lacks_data, folders if retrain else ()):
         try:
             if any(path.glob(f"{CORPUS}/*.sqlite")):
@@ -132,34 +148,56 @@ def _lacks_data(folder: Path) -> bool:
     return any(not place("data", key).is_dir() for key in data)
 
 
-class _Person:
-    """A user whose texts are looked for, and what was found of them."""
+def _older(moment: float, receipt: Receipt, folders: Sequence[Path]) -> dict[str, set[str]]:
+    """The ids of the documents that are dated before a moment, by users. Data that the cache lacks are read
+    anew first, for their dates."""
+    for path in filter(_lacks_data, folders):
+        why = "its data are not in the cache"
+        try:
+            if not receipt.dry:
+                Plan(read_config(path))
+        except UserError as error:
+            why = str(error)
+        if _lacks_data(path):
+            receipt.out_of_reach.append(f"{path}: nobody knows the dates of its documents, for {why}")
+    found: dict[str, set[str]] = {}
+    undated = set[tuple[str, str]]()
+    for file in _stores(folders):
+        with closing(Store(file)) as store:
+            for user, id, dated in store.by_user("id"):
+                if receipt.user not in ("", user):
+                    continue
+                if dated is None:
+                    undated.add((user, id))
+                elif dated < moment:
+                    found.setdefault(user, set()).add(id)
+    receipt.older, receipt.owners, receipt.undated = sum(map(len, found.values())), len(found), len(undated)
+    return found
 
-    def __init__(self, user: str, receipt: Receipt) -> None:
-        self.user, self.ids, self.receipt = user, receipt.documents, receipt
+
+class _Leaving:
+    """Documents by users, or users with no ids of documents: all of theirs; and what was found of them.
+
+    `before`: the moment before which the documents are dated, if they were found by it.
+    """
+
+    def __init__(self, wanted: Mapping[str, Collection[str]], before: float | None, receipt: Receipt) -> None:
+        self.wanted, self.before, self.receipt = wanted, before, receipt
         self.texts: set[str] = set()
         self.in_data = False  # whether data have the user, if not the documents
 
     # -- the cache -------------------------------------------------------------------------------------
 
     def stages(self, folders: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-        """The stores of data that hold the user's texts, and the other stages that go with them.
+        """The stores of data that hold the texts, and the other stages that go with them.
 
         Raises UserError where nobody knows the user, or a document.
         """
         there = all_stages()
         roots = [name for name, path in _data().items() if self._read(path)]
-        in_runs = [found for path in folders if (found := self.clean(path, dry=True))]
-        in_runs = [found for found in in_runs if not self.ids or found.get("documents")]
-        gone = reads.left_out()
-        again = gone and all(gone(self.user, id) for id in self.ids or [None])
-        again = again or (reads.knows(self.user) and not (self.ids and self.in_data))
-        if not (roots or in_runs or again or any(map(_lacks_data, folders))):
-            what = f"document {self.ids[0]!r} of user {self.user!r}" if self.ids else f"user {self.user!r}"
-            raise UserError(
-                f"{cache_folder()} and its runs know no {what}; give the name as the data have it"
-            )
-        touched = _above(there, roots)
+        if self.before is None and not roots:
+            self._refuse_unknown(folders)
+        touched = _above(there, roots) if self.wanted else []
         for name in touched:
             for file in there[name].rglob("*.sqlite"):
                 self.texts.update(_texts(file))
@@ -167,14 +205,32 @@ class _Person:
         self.receipt.trained = [name for name in self.receipt.stages if (there[name] / _TRAINED).is_file()]
         return [there[name] for name in roots], [there[name] for name in touched]
 
+    def _refuse_unknown(self, folders: Sequence[Path]) -> None:
+        user, ids = self.receipt.user, self.receipt.documents
+        in_runs = [found for path in folders if (found := self.clean(path, dry=True))]
+        in_runs = [found for found in in_runs if not ids or found.get("documents")]
+        gone = reads.left_out()
+        again = gone and all(gone(user, id) for id in ids or [None])
+        again = again or (reads.knows(user) and not (ids and self.in_data))
+        if not (in_runs or again or any(map(_lacks_data, folders))):
+            what = f"document {ids[0]!r} of user {user!r}" if ids else f"user {user!r}"
+            raise UserError(
+                f"{cache_folder()} and its runs know no {what}; give the name as the data have it"
+            )
+
     def _read(self, path: Path) -> bool:
-        """Whether a stage's store has texts of the user, which are kept in mind."""
+        """Whether a stage's store has some of the texts, which are kept in mind."""
         with closing(Store(path / _STORE)) as store:
-            if self.user not in store.columns.codes:
-                return False
-            self.in_data, found = True, store.texts_of(self.user, self.ids or None)
+            found, whole = self._texts_in(store)
+            self.in_data |= bool(self.wanted.keys() & store.columns.codes.keys())
+        return bool(found) or whole
+
+    def _texts_in(self, store: Store) -> tuple[list[str], bool]:
+        """The texts that a store has, which are kept in mind, and whether it has a user who goes whole."""
+        known = [user for user in self.wanted if user in store.columns.codes]
+        found = [text for user in known for text in store.texts_of(user, self.wanted[user] or None)]
         self.texts.update(found)
-        return bool(found) or not self.ids
+        return found, not all(self.wanted[user] for user in known)
 
     def drop(self, roots: Iterable[Path], touched: Iterable[Path]) -> None:
         """Takes stages away. Of what needs the roots nothing can be finished from here on (`obtain`)."""
@@ -185,7 +241,8 @@ class _Person:
                     shutil.rmtree(path.with_suffix(GONE), ignore_errors=True)
                     path.rename(path.with_suffix(GONE))
         there = all_stages()  # with what was finished meanwhile
-        mine = ((self.user, text, None) for text in self.texts)
+        moment = None if self.before is None else math.nextafter(self.before, -math.inf)
+        mine = ((self.receipt.user, text, moment) for text in self.texts)
         reads.keep_marks(mine, vectors.digest)  # of stores that go now
         for path in dict.fromkeys((*touched, *(there[name] for name in _above(there, ())))):
             with _making(path):
@@ -195,8 +252,9 @@ class _Person:
 
     def erase(self) -> None:
         """Erases vectors of the texts, and answers that may show them or of which nobody knows."""
-        self.receipt.vectors += vectors.erase(self.texts, reads.kept_digests(self.user))
-        self.receipt.answers += reads.erase(self.texts, self.user, unknown=True)
+        gone = reads.gone(self.receipt.user, self.before)
+        self.receipt.vectors += vectors.erase(self.texts, reads.digests_in(gone))
+        self.receipt.answers += reads.erase(self.texts, self.wanted, gone=gone, unknown=bool(self.wanted))
 
     # -- a run's folder --------------------------------------------------------------------------------
 
@@ -256,17 +314,18 @@ class _Person:
         profile = config.get("prompt.profile", "none")
         written = profile not in ("none", "summary") or config.get("prompt.profile_whose") == "other"
         anyone = profile != "none" and written
-        whole, ids = not self.ids or profile != "none", {*self.ids}
+        wanted = {user: {*ids} for user, ids in self.wanted.items()}
         learned = config.get("retrieve.remarks", "none") != "none"
 
         def shown(line: Mapping[str, Any]) -> bool:
-            documents = line.get("documents", ())
-            own = (one for d in documents if d["user_id"] == self.user for one in by_source(d))
+            documents, ids = line.get("documents", ()), wanted.get(line["user_id"])
+            whole = profile != "none" or not ids
+            own = (one for d in documents if d["user_id"] in wanted for one in by_source(d))
             named = {str(line["id"]), *(id for group in line.get("relevant", ()) for id in group)}
             return (
                 anyone
-                or (line["user_id"] == self.user and (whole or bool(named & ids)))
-                or any(not ids or one["id"] in ids for one in own)
+                or (ids is not None and (whole or bool(named & ids)))
+                or any(not (ids := wanted[one["user_id"]]) or one["id"] in ids for one in own)
                 or (learned and any(d["user_id"] == "" for d in documents))
             )
 
@@ -277,50 +336,60 @@ class _Person:
         log_path = path.with_name(REMARKS)
         with closing(Store(path)) as store:
             log = Log(log_path, None) if log_path.is_file() else None
-            remarks = log.remarks("user=?", self.user) if log and not self.ids else []
-            ratings = log.ratings(self.user) if log else []
-            ratings = [one for one in ratings if not self.ids or one.document in self.ids]
-            known = self.user in store.columns.codes
-            texts = store.texts_of(self.user, self.ids or None) if known else []
-            self.texts.update(texts)
-            if not (texts or remarks or ratings or (known and not self.ids)):
+            whole = [user for user, ids in self.wanted.items() if not ids]
+            remarks = [one for user in whole if log for one in log.remarks("user=?", user)]
+            rated = any(
+                user in self.wanted and (not self.wanted[user] or id in self.wanted[user])
+                for user, id in (log.rated() if log else ())
+            )
+            texts, known = self._texts_in(store)
+            if not (texts or remarks or rated or known):
                 return {}
             if not dry:
-                self._erase_in(store, log)
+                self._erase_in(store, log, texts)
             return {"documents": len(texts), "remarks": len(remarks)}
 
-    def _erase_in(self, store: Store, log: Log | None) -> None:
-        if not self.ids and log is not None:
-            changes.erase_user(store, log, self.user)
-            return
-        made = [id for id in self.ids if log is not None and id.startswith(changes.MADE)]
-        for id in made:
-            assert log is not None
-            changes.erase_document(store, log, id)
-        if log is not None:
-            log.forget_ratings(self.user, self.ids)
-        known = self.user in store.columns.codes
-        rest = [id for id in self.ids if known and id not in made and store.texts_of(self.user, [id])]
-        if rest or not self.ids:
-            changes.forget(store, self.user, rest or None)
+    def _erase_in(self, store: Store, log: Log | None, texts: Sequence[str]) -> None:
+        pairs = [(user, id) for user, ids in self.wanted.items() for id in ids]
+        for user in (user for user, ids in self.wanted.items() if not ids):
+            if log is not None:
+                changes.erase_user(store, log, user)
+            else:
+                changes.forget(store, user)
+        for _, id in pairs:
+            if log is not None and id.startswith(changes.MADE):
+                changes.erase_document(store, log, id)
+        if log is not None and pairs:
+            log.forget_ratings(pairs)
+        if texts and pairs:
+            changes.erase_made(texts, *self.wanted)
+            with store.changing() as writer:
+                for user, ids in self.wanted.items():
+                    writer.erase(user, *(id for id in ids if log is None or not id.startswith(changes.MADE)))
+            changes.erase_made(texts, *self.wanted)  # what others, who saw them until now, have made since
 
 
 def keep_marks(store: Path) -> None:
     """Keeps by what the texts of a store are known, which is about to be deleted."""
     with closing(Store(store)) as texts:
-        reads.keep_marks(texts.texts_by_user(), vectors.digest)
+        reads.keep_marks(texts.by_user("text"), vectors.digest)
 
 
 def _named(user: str, folders: Iterable[Path]) -> str:
     """A user's name as the data have it, which need not be in NFC; else as it is stored of new users."""
     if (name := words.person(user)) not in ("", user):
-        corpora = (path for folder in folders for path in (folder / CORPUS).glob("*.sqlite"))
-        for path in (*(path / _STORE for path in _data().values()), *corpora):
-            if path.name != REMARKS:
-                with closing(Store(path)) as store:
-                    if user in store.columns.codes:
-                        return user
+        for path in _stores(folders):
+            with closing(Store(path)) as store:
+                if user in store.columns.codes:
+                    return user
     return name or user
+
+
+def _stores(folders: Iterable[Path]) -> list[Path]:
+    """The files of stores of data in the cache, and of documents that came after runs."""
+    corpora = [path for folder in folders for path in (folder / CORPUS).glob("*.sqlite")]
+    data = [path / _STORE for path in _data().values()]
+    return [*data, *(path for path in corpora if path.name != REMARKS)]
 
 
 def all_stages() -> dict[str, Path]:

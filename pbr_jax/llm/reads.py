@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 
@@ -35,6 +35,7 @@ _KEEP = (
 ANYONE = "\0"
 """In place of a user whose texts a prompt may show: any user's."""
 
+Gone = Sequence[tuple[bytes, bytes]]  # what stands for a user, and for a text
 _Shown = Sequence[Iterable[str]]
 _questions: ContextVar[_Shown] = ContextVar("questions", default=())
 _prompts: ContextVar[tuple[_Shown, Sequence[bool]] | None] = ContextVar("prompts", default=None)
@@ -88,10 +89,11 @@ def of_questions(shown: _Shown, *, texts_of_others: bool) -> Iterator[None]:
             erase_late(keys)
 
 
-def erase(texts: Iterable[str], user: str | None = None, *, unknown: bool = False) -> int:
-    """Erases all cached answers that were made from one of these texts, or of the user's; how many.
+def erase(texts: Iterable[str], users: Iterable[str] = (), *, gone: Gone = (), unknown: bool = False) -> int:
+    """Erases all cached answers that were made from one of these texts, or of these users'; how many.
 
-    `unknown`: also those of which nobody has noted whose texts they were made from.
+    `gone`: the same for texts that no store has (`gone`). `unknown`: also those of which nobody has noted
+    whose texts they were made from.
     """
     if not (location().is_file() or (unknown and answers().is_file())):
         return 0
@@ -102,9 +104,9 @@ def erase(texts: Iterable[str], user: str | None = None, *, unknown: bool = Fals
             return {key for one in marks for (key,) in connection.execute(find, (one,))}
 
         keys = found(one for text in texts for one in (mark(text), _older(text)))
-        if user is not None:
-            together = found([mark(_name(user)), mark(_name(ANYONE))])
-            keys |= together | found(map(mark, together)) | found(_kept(connection, mark(_name(user))))
+        if owners := {*(mark(_name(user)) for user in users), *(name for name, _ in gone)}:
+            together = found({*owners, mark(_name(ANYONE))})
+            keys |= together | found(map(mark, together)) | found(one for _, one in gone)
         if unknown:
             noted = {key for (key,) in connection.execute("SELECT DISTINCT key FROM reads")}
             keys |= Answers(answers()).keys() - noted
@@ -125,9 +127,10 @@ def erase_late(keys: Iterable[str]) -> None:
 # -- who is forgotten ----------------------------------------------------------------------------------
 
 
-def leave_out(user: str, documents: Iterable[str] = ()) -> None:
-    """From now on the user's records, or these documents of the user, are left out of data that are read."""
-    names = [_document(user, id) for id in documents] or [_name(user)]
+def leave_out(documents: Mapping[str, Collection[str]]) -> None:
+    """From now on these documents of users, or all records where none are named, are left out of data that
+    are read."""
+    names = [name for u, ids in documents.items() for name in [_document(u, i) for i in ids] or [_name(u)]]
     with _connection() as (connection, mark):
         connection.executemany("INSERT OR IGNORE INTO forgotten VALUES (?)", [(mark(n),) for n in names])
 
@@ -156,11 +159,20 @@ def keep_marks(texts: Iterable[tuple[str, str, float | None]], digest: Callable[
             connection.executemany(_KEEP, rows)
 
 
-def kept_digests(user: str) -> Callable[[bytes], bool]:
-    """Whether a digest is kept of a user."""
+def gone(user: str, before: float | None) -> Gone:
+    """By what texts are known that no store may have: those of a user ("": of anybody), or those of them that
+    are dated before a moment, in seconds since 1970."""
+    where = "WHERE (?1 IS NULL OR name=?1) AND (?2 IS NULL OR time<?2)"
     with _connection() as (connection, mark):
-        kept = _kept(connection, mark(_name(user)))
-    return lambda digest: bool(kept) and mark(digest.hex()) in kept
+        name = mark(_name(user)) if user else None
+        return connection.execute(f"SELECT name, mark FROM gone {where}", (name, before)).fetchall()
+
+
+def digests_in(gone: Gone) -> Callable[[bytes], bool]:
+    """Whether one of these texts has a digest."""
+    kept = {one for _, one in gone}
+    with _connection() as (_, mark):
+        return lambda digest: bool(kept) and mark(digest.hex()) in kept
 
 
 def knows(user: str) -> bool:
@@ -168,10 +180,6 @@ def knows(user: str) -> bool:
     with _connection() as (connection, mark):
         find = "SELECT 1 FROM reads WHERE text=:name UNION SELECT 1 FROM gone WHERE name=:name"
         return connection.execute(find, {"name": mark(_name(user))}).fetchone() is not None
-
-
-def _kept(connection: sqlite3.Connection, name: bytes) -> set[bytes]:
-    return {one for (one,) in connection.execute("SELECT mark FROM gone WHERE name=?", (name,))}
 
 
 def _name(user: str) -> str:

@@ -174,17 +174,15 @@ def _passages(store: Store, events: Iterable[Event]) -> list[str]:
     return [part for event in events for part in store.cut(event.text or "")]
 
 
-def erase_made(texts: Sequence[str], user: str | None = None) -> None:
-    """Erases the vectors of texts, and cached answers whose prompts may show them, or any text of a user."""
+def erase_made(texts: Sequence[str], *users: str) -> None:
+    """Erases the vectors of texts, and cached answers whose prompts may show them, or any text of users."""
     vectors.erase(texts)
-    reads.erase(texts, user)
+    reads.erase(texts, users)
 
 
-def _erase_what_was_made(
-    log: Log, texts: Sequence[str], events: Iterable[Event], user: str | None = None
-) -> None:
+def _erase_what_was_made(log: Log, texts: Sequence[str], events: Iterable[Event], *users: str) -> None:
     """The same, with cached answers since the texts' events."""
-    erase_made(texts, user)
+    erase_made(texts, *users)
     since = min((event.version for event in events), default=None)
     with log.changing() as sql:
         keys = sql.execute("SELECT key FROM answers WHERE version >= ?", (since,)).fetchall()

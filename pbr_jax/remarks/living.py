@@ -445,7 +445,7 @@ class Living(abc.ABC):
             with self._changing(grows=False) as store:
                 forget(store, user, rest)
         if named and self.remarks.exists:
-            self.remarks.log.forget_ratings(user, named)
+            self.remarks.log.forget_ratings((user, id) for id in named)
 
     @contextmanager
     def _changing(self, *, grows: bool) -> Iterator[Store]:

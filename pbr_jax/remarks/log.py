@@ -9,7 +9,7 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -219,10 +219,14 @@ class Log:
         with self.connected() as sql:
             return [Rating(*row) for row in sql.execute(query, (user,))]
 
-    def forget_ratings(self, user: str, documents: Sequence[str]) -> None:
-        """Deletes a user's ratings of documents, with all bytes of them."""
+    def rated(self) -> list[tuple[str, str]]:
+        """Who has rated which documents."""
+        with self.connected() as sql:
+            return sql.execute("SELECT user, document FROM ratings").fetchall()
+
+    def forget_ratings(self, rows: Iterable[tuple[str, str]]) -> None:
+        """Deletes users' ratings of documents, with all bytes of them."""
         with self.changing() as sql:
-            rows = [(user, document) for document in documents]
             sql.executemany("DELETE FROM ratings WHERE user=? AND document=?", rows)
             self.flag(sql, "erased", 1)
         self.purge()
