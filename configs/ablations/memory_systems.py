@@ -2,8 +2,9 @@
 
 Each system has an environment of its own in the folder that the variable MEMORY_SYSTEMS names, and an
 adapter in examples/memory. One whose environment is missing has no row. Rows of systems have 40 memories,
-which are more than are shown: several come from one session. "grep" ranks sessions by the words that they
-share with the question. No row of a system calls a language model.
+since several come from one session. A prompt shows the first 6 turns or 2 pieces of sessions: it shares its
+tokens equally among its texts, so 40 would be cut to a few words each. "grep" ranks sessions by the words
+that they share with the question. No row of a system calls a language model.
 
 python -m venv venvs/mem0 && venvs/mem0/bin/pip install mem0ai==2.2.1
 MEMORY_SYSTEMS=venvs pbr-jax sweep ablations/memory_systems --benchmark.name locomo --benchmark.root FOLDER \
@@ -31,7 +32,7 @@ ROWS: dict[str, Overrides] = {
     "memory": PLAIN["memory"],
 }
 
-_TURNS: Overrides = {"corpus.chunk": "turns", "corpus.words": 1000, "corpus.stride": 1000}
+_TURNS: Overrides = {"corpus.chunk": "turns", "corpus.words": 1000, "corpus.stride": 1000, "select.k": 6}
 GIVEN: dict[str, Overrides] = {"mem0": _TURNS, "langmem": _TURNS}
 """What a system is given where that is not whole sessions: those that keep messages get a turn in each."""
 
@@ -40,7 +41,7 @@ def systems() -> dict[str, Overrides]:
     """The rows of the systems that have an adapter and an environment."""
     folder = Path(os.environ.get("MEMORY_SYSTEMS", "memory_systems")).absolute()
     pythons = {path.name: folder / path.name / "bin" / "python" for path in sorted(ADAPTERS.glob("*"))}
-    shared: Overrides = {"retrieve.method": "external", "retrieve.k": 40, "select.k": None}
+    shared: Overrides = {"retrieve.method": "external", "retrieve.k": 40, "select.k": 2}
     return {
         name: {
             **shared,
