@@ -1,6 +1,8 @@
 """What every stage of a run costs as users are added: CPU seconds, peak memory, and the growth exponent.
 
     python benchmarks/growth.py [--users 2000 20000] [--systems dense bm25 ...] [--folder DIR]
+    python benchmarks/growth.py --users 1000 10000 --documents 100 \\
+        --systems bm25 dense changes-bm25 changes-dense forget
 
 Made-up users with dated documents of 12 words each, a training question and an evaluated one. "import" is
 `pbr-jax data import` of two CSV files; the systems are `pbr-jax run` with no generation, a random encoder
@@ -12,7 +14,9 @@ data is imported first. A stage's peak is of the process while the stage is made
 threads and children. Other work makes them longer: once in a CPU second a fixed loop is timed, and they
 are given as if it always took as long as it ever took at the least. The exponent is log(CPU ratio) /
 log(users ratio), from the first size to the last. "the rest" is what no stage does: keys, users as
-vectors, evaluation, files.
+vectors, evaluation, files. "changes-SYSTEM" opens the run that SYSTEM has made: 100 calls of each kind, each
+of another user, after one that is not counted. "forget" is `pbr-jax forget --user` in all of these runs, and
+the last of a folder.
 """
 
 import argparse
@@ -38,6 +42,7 @@ from typing import Any
 WARM = 200  # users
 COHORTS, TOPIC, WORDS = 40, 60, 12
 SMALL = 0.5  # CPU seconds: what takes less at the largest size has no exponent
+CALLS = 30  # of each kind, of an opened run
 CHILD = "--child"
 
 
@@ -225,6 +230,14 @@ def _measure(system: str, folder: Path, users: int, stages: Stages) -> None:
         with stages.timed("report"):
             runs = [str(path) for path in sorted(folder.glob(f"run-*-{users}"))]
             assert main(["report", *runs, "--format", "html", "--out", str(folder / "report.html")]) == 0
+    elif system == "forget":
+        from pbr_jax.cli.main import main
+
+        os.environ["PBR_JAX_CACHE"] = str(folder / f"cache-{users}")
+        with stages.timed("pbr-jax forget --user"):
+            assert main(["forget", "--user", "u0", "--out", str(folder / "receipt.json")]) == 0
+    elif system.startswith("changes-"):
+        _changes(system.removeprefix("changes-"), folder, users, stages)
     else:
         _run(system, folder, users, stages)
 
@@ -245,6 +258,36 @@ def _run(system: str, folder: Path, users: int, stages: Stages) -> None:
     cpu, wall, peak, pace = stages.found.pop("all")
     rest = [cpu - sum(s[0] for s in stages.found.values()), wall - sum(s[1] for s in stages.found.values())]
     stages.found |= {"the rest": [*rest, peak, pace], "all": [cpu, wall, stages.most, pace]}
+
+
+def _changes(system: str, folder: Path, users: int, stages: Stages) -> None:
+    import pbr_jax
+
+    os.environ["PBR_JAX_CACHE"] = str(folder / f"cache-{users}")
+    with stages.timed("open"):
+        opened = pbr_jax.open(folder / f"run-{system}-{users}")
+    with stages.timed("copy"):
+        opened.start_copy()
+    draw, others = random.Random(users), iter(random.Random(0).sample(range(1, users), 5 * (CALLS + 1)))
+
+    def add(user: int, count: int) -> None:
+        opened.add(f"u{user}", [" ".join(_words(draw, user, WORDS)) for _ in range(count)])
+
+    def search(user: int) -> None:
+        assert opened.search(f"u{user}", " ".join(_words(draw, user, 6)))
+
+    calls: dict[str, Callable[[int], Any]] = {
+        "search": search,
+        "add 1": lambda user: add(user, 1),
+        "add 100": lambda user: add(user, 100),
+        "add 1, search": lambda user: (add(user, 1), search(user)),
+        "forget": lambda user: opened.forget(f"u{user}"),
+    }
+    for name, call in calls.items():
+        call(next(others))
+        with stages.timed(f"{name}, {CALLS} times"):
+            for _ in range(CALLS):
+                call(next(others))
 
 
 def _wrap(

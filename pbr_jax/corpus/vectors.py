@@ -57,7 +57,7 @@ class VectorStore:
         self.encoder, self.dim = encoder, encoder.dim
         self.role: Role = role
         name = f"{encoder.vectors_key(role)[:32]}-{self.dim}"
-        self.folder = (folder or _folder()) / name
+        self.folder = (folder or cache_folder() / "vectors") / name
         self._files = _Files(self.folder, self.dim)
         self._places: dict[bytes, int] = {}
         self._count = 0  # of digests that were read
@@ -132,17 +132,20 @@ class _Files:
         _write(self.vectors, [(None, vectors.astype("<f4").tobytes())])
         _write(self.names, [(None, b"".join(digests))])  # last: now the vectors are there
 
-    def erase(self, is_gone: Callable[[bytes], bool]) -> int:
-        places = [place for place, one in enumerate(self.digests(0)) if one != _ERASED and is_gone(one)]
+    def erase(self, gone: set[bytes], also: Callable[[bytes], bool] | None) -> tuple[int, np.ndarray]:
+        """How many were erased, and which places are erased now, bool [n]."""
+        data = self.names.read_bytes()
+        every, second = np.frombuffer(data, "<u8").reshape(-1, 2).T
+        few = np.unique(np.frombuffer(b"".join([_ERASED, *gone]), "<u8")[::2])  # the first halves
+        alike = (few.take(np.searchsorted(few, every), mode="clip") == every) | (also is not None)
+        named = ((at, data[at * _DIGEST : (at + 1) * _DIGEST]) for at in np.flatnonzero(alike).tolist())
+        places = [at for at, one in named if one != _ERASED and (one in gone or (also and also(one)))]
         nothing = np.full(self._dim, np.nan, "<f4").tobytes()
-        _write(self.vectors, [(place * self._size, nothing) for place in places])
-        _write(self.names, [(place * _DIGEST, _ERASED) for place in places])
-        return len(places)
-
-    def erased(self) -> np.ndarray:
-        """Which places are erased, bool [n]."""
-        data = np.frombuffer(self.names.read_bytes(), np.uint8)
-        return data[: len(data) // _DIGEST * _DIGEST].reshape(-1, _DIGEST).max(axis=1) == 0
+        _write(self.vectors, [(at * self._size, nothing) for at in places])
+        _write(self.names, [(at * _DIGEST, _ERASED) for at in places])
+        erased = (every | second) == 0
+        erased[places] = True
+        return len(places), erased
 
     def digests(self, start: int) -> list[bytes]:
         with self.names.open("rb") as file:
@@ -157,29 +160,26 @@ class _Files:
         return np.asarray(self._mapped[places], np.float32)
 
 
-def erase(texts: Iterable[str], also: Callable[[bytes], bool] = lambda digest: False) -> int:
+def erase(texts: Iterable[str], also: Callable[[bytes], bool] | None = None) -> int:
     """Overwrites the vectors of these texts, by all encoders, on disk, and `also` those with such digests;
     returns how many there were.
 
     They are deleted from the files of all engines too.
     """
-    gone, erased = {digest(text) for text in texts}, 0
-    for folder in sorted(_folder().glob("*-*")):
+    gone, total = {digest(text) for text in texts}, 0
+    for folder in sorted((cache_folder() / "vectors").glob("*-*")):
         width = int(folder.name.rpartition("-")[2])
         files = _Files(folder, width)
         with files.writing():
-            erased += files.erase(lambda one: one in gone or also(one))
-        engines.erase(folder, files.erased(), width)
-    return erased
+            count, erased = files.erase(gone, also)
+        engines.erase(folder, erased, width)
+        total += count
+    return total
 
 
 def digest(text: str) -> bytes:
     """What a text is known by."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:_DIGEST]
-
-
-def _folder() -> Path:
-    return cache_folder() / "vectors"
 
 
 def _finite(vectors: np.ndarray) -> np.ndarray:
