@@ -16,7 +16,7 @@ from pbr_jax.methods.select.behind import scaled
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "pbr_jax").rglob("*.py"))
-MOST_LINES = 59_039  # of the package; it may fall, and rise only in a change that says why
+MOST_LINES = 59_038  # of the package; it may fall, and rise only in a change that says why
 ABSENT = (
     "torch",
     "tensorflow",
@@ -45,7 +45,7 @@ def test_importing_the_package_loads_nothing_heavy():
     assert not loaded("import pbr_jax") & {*HEAVY, "jax", "numpy"}
 
 
-@pytest.mark.parametrize("words", [["configs"], ["--help"], ["report", "--help"]])
+@pytest.mark.parametrize("words", [["configs"], ["--help"], ["report", "--help"], ["check", "--help"]])
 def test_what_only_lists_imports_nothing_that_computes(words: list[str]):
     call = f"from pbr_jax.cli.main import main\ntry: main({words})\nexcept SystemExit: pass"
     assert "pbr_jax" in (names := loaded(call))

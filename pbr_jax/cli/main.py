@@ -29,6 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options, rest = parser().parse_known_args(words)
             if rest and not options.fields:
                 raise UserError(f"unknown argument {rest[0]!r}; --help lists what there is")
+            if options.function == "running.check" and {"-h", "--help"} & set(rest):
+                terminal.out(_CHECK)
+                return 0
             module, _, function = options.function.partition(".")
             if os.environ.get("PBR_JAX_REHEARSES"):  # before what it replaces is imported
                 from pbr_jax.experiment import stand_in
@@ -224,6 +227,18 @@ cache.gc  data.collect  delete results that no known run is made of, and what ki
 completion  completion.completion  print a completion script for a shell
   shell bash|zsh|tcsh
 """
+_CHECK = """\
+usage: pbr-jax check FOLDER --out DIR [--minutes 10] [--price IN OUT] [--any.config.field VALUE ...]
+
+Tests whether showing users' own history to the language model helps, for which users, and by how much. It
+compares a few systems on a sample of questions, which grows until the time is up. The result is a verdict in
+words, with confidence intervals.
+
+  FOLDER          your own data (pbr-jax data import); otherwise give --benchmark.name and --benchmark.root
+  --out DIR       output folder for the runs, verdict.md, verdict.json and report.html
+  --minutes M     target for the wall-clock time (10), in minutes. It can be exceeded, because the first round
+                  of 25 questions is always finished
+  --price IN OUT  prices of a million prompt tokens and of a million generated ones, for the table of costs"""
 _KIND = re.compile(r"(?:(?P<metavar>\S+):)?(?P<type>[^=!+?^]+)(?:=(?P<default>[^?]*))?(?P<mark>[!+?^]?)")
 _TYPES = {"path": Path, "int": int, "float": float, "text": str}
 

@@ -25,19 +25,6 @@ from pbr_jax.graph.lists import tree
 from pbr_jax.sweeps import launcher, slurm
 from pbr_jax.sweeps.sweep import Trial, command, identity, trials
 
-_CHECK = """\
-usage: pbr-jax check FOLDER --out DIR [--minutes 10] [--price IN OUT] [--any.config.field VALUE ...]
-
-Tests whether showing users' own history to the language model helps, for which users, and by how much. It
-compares a few systems on a sample of questions, which grows until the time is up. The result is a verdict in
-words, with confidence intervals.
-
-  FOLDER          your own data (pbr-jax data import); otherwise give --benchmark.name and --benchmark.root
-  --out DIR       output folder for the runs, verdict.md, verdict.json and report.html
-  --minutes M     target for the wall-clock time (10), in minutes. It can be exceeded, because the first round
-                  of 25 questions is always finished
-  --price IN OUT  prices of a million prompt tokens and of a million generated ones, for the table of costs"""
-
 
 def run(options: argparse.Namespace, words: list[str]) -> None:
     """Makes one run, or shows what it would compute."""
@@ -114,9 +101,6 @@ def _out(options: argparse.Namespace) -> Path:
 
 def check(options: argparse.Namespace, words: list[str]) -> None:
     """Tests whether the users' own history helps."""
-    if {"-h", "--help"} & set(words):
-        terminal.out(_CHECK)
-        return
     folder = words.pop(0) if words and not words[0].startswith("-") else None
     base = Config() if folder is None else Config(benchmark=Benchmark(name="own", root=folder))
     config = flags.parsed(words, base, "pbr-jax check FOLDER --out DIR")
