@@ -123,8 +123,9 @@ def forget(
         if dry:
             receipt.runs = [told for path in cleaned if (told := leaving.clean(path, dry=True))]
             return receipt
-        reads.leave_out(wanted)
-        leaving.drop(roots, touched)
+        if wanted:
+            reads.leave_out(wanted)
+            leaving.drop(roots, touched)
         receipt.runs = [told for path in cleaned if (told := leaving.clean(path, dry=False))]
         for path in cache_folder().glob(f"*/*{GONE}") if wanted else ():  # the texts go last
             leaving.erase()

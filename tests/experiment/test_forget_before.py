@@ -9,7 +9,7 @@ from time import process_time
 from typing import Any, NamedTuple
 
 import pytest
-from test_forgetting import TOPICS, config, holding
+from test_forgetting import TOPICS, config, dying, holding
 
 import pbr_jax
 from pbr_jax.base.types import UserError
@@ -133,6 +133,35 @@ def test_vectors_and_answers_go_by_date_after_their_run_and_data_went(
     forgetting.forget(before="2021-01-01")
     assert {one for one in written if holding(tmp_path, [digests[one]])} == {*rest}
     assert old
+
+
+@pytest.mark.long
+def test_a_kill_at_any_moment_leaves_what_the_next_day_ends(
+    tiny_models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PBR_JAX_CACHE", str(tmp_path / "first/cache"))
+    written = write(tmp_path, 4, 5)
+    place = {"benchmark.name": "lamp_4", "benchmark.split": "dev", "retrieve.index": "exact"}
+    pbr_jax.run(config("lancedb", tiny_models, tmp_path / "tweets", **place), tmp_path / "first/out")
+    written += added(tmp_path / "first/out")
+    (tmp_path / "first/cache/runs.jsonl").unlink()
+    old, _ = split(written, "2021-01-01")
+    later, rest = split(written, "2021-02-01")
+    draw, calls = random.Random(0), 0
+    with dying(before="2021-01-01") as forget:
+        for trial in range(10):
+            folder = tmp_path / f"trial{trial}"
+            shutil.copytree(tmp_path / "first", folder)
+            told = forget(draw.randint(1, calls) if trial else -1, folder)
+            calls = calls or int(told)
+            assert calls > 200
+            assert told == "killed" or not trial
+            monkeypatch.setenv("PBR_JAX_CACHE", str(folder / "cache"))
+            forgetting.forget(before="2021-02-01" if trial % 2 else "2021-01-01", runs=[folder / "out"])
+            assert holding(folder, words_of(later if trial % 2 else old)) == [], trial
+            opened = pbr_jax.open(folder / "out")
+            texts = {text for user in opened.store.users for text in opened.store.texts_of(user)}
+            assert {one.text for one in rest} <= texts
 
 
 @pytest.mark.parametrize(

@@ -195,11 +195,11 @@ def ranked(system: pbr_jax.System, user: str) -> list[tuple[str, float]]:
 
 
 DYING = """
-import os, signal, sys
+import json, os, signal, sys
 from pbr_jax.experiment import forgetting
 changing = {"execute", "executemany", "rename", "replace", "unlink", "rmdir", "write", "fsync", "close"}
 for line in sys.stdin:
-    moment, cache, user, run = line.rstrip("\\n").split("\\t")
+    moment, cache, run, values = line.rstrip("\\n").split("\\t")
     if not (child := os.fork()):
         os.environ["PBR_JAX_CACHE"], calls = cache, 0
         def count(frame, event, function):
@@ -208,7 +208,7 @@ for line in sys.stdin:
             if calls == int(moment):
                 os.kill(os.getpid(), signal.SIGKILL)
         sys.setprofile(count)
-        forgetting.forget(user, runs=[run])
+        forgetting.forget(**json.loads(values), runs=[run])
         sys.setprofile(None)
         print(calls, flush=True)
         os._exit(0)
@@ -218,9 +218,9 @@ for line in sys.stdin:
 
 
 @contextlib.contextmanager
-def dying() -> Iterator[Callable[[int, Path], str]]:
-    """Forgets b3 in a process that is killed at the n-th call that may change a file; the number of
-    these calls where there are fewer, and else "killed"."""
+def dying(**values: str) -> Iterator[Callable[[int, Path], str]]:
+    """Forgets what `values` name in a process that is killed at the n-th call that may change a file. Tells
+    the number of these calls where there are fewer, and else "killed"."""
     command = [sys.executable, "-c", DYING]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         asked, told = process.stdin, process.stdout
@@ -228,7 +228,8 @@ def dying() -> Iterator[Callable[[int, Path], str]]:
         assert told is not None
 
         def forget(moment: int, folder: Path) -> str:
-            print(moment, folder / "cache", "b3", folder / "out", sep="\t", file=asked, flush=True)
+            line = (moment, folder / "cache", folder / "out", json.dumps(values))
+            print(*line, sep="\t", file=asked, flush=True)
             return told.readline().strip()
 
         yield forget
@@ -237,7 +238,7 @@ def dying() -> Iterator[Callable[[int, Path], str]]:
 
 def test_a_kill_at_any_moment_leaves_what_the_next_call_ends(finished: Copied):
     draw = random.Random(0)
-    with dying() as forget:
+    with dying(user="b3") as forget:
         calls = int(forget(-1, finished("whole")))
         assert calls > 200
         for moment in sorted(draw.randint(1, calls) for _ in range(12)):
