@@ -85,7 +85,7 @@ def advanced(connection: sqlite3.Connection, generation: int, last: Columns = EM
     new = np.fromiter(connection.execute(query, (len(last.table),)), _TABLE)
     for name in ("time", "until"):
         new[name][np.isneginf(new[name])] = np.nan
-    table = np.concatenate([last.table, new])
+    table = np.concatenate([last.table.view("u1"), new.view("u1")]).view(_TABLE)  # bytes: a fifth of the time
     deleted = connection.execute("SELECT row FROM documents WHERE gone > ?", (last.generation,)).fetchall()
     table[[row for (row,) in deleted]] = (GONE, np.nan, np.nan, 0)
     query = (
