@@ -15,7 +15,7 @@ import os
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
@@ -51,7 +51,7 @@ def imports(source: bytes) -> set[str]:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
         return set()
-    return {base.partition(".")[0] for base, _ in _imported(tree, "", False) if base}
+    return {base.partition(".")[0] for base, _ in _imported(ast.walk(tree), "", False) if base}
 
 
 def run(module: ModuleType, source: bytes, path: Path) -> None:
@@ -292,22 +292,22 @@ def _reader() -> str:
 
 def _parse(module: str, is_package: bool, source: bytes) -> dict[str, Any]:
     tree = ast.Module([], []) if b"\0" in source else ast.parse(source)  # an extension module
-    exports = {}
+    nodes, exports = [*ast.walk(tree)], {}
     for node in tree.body:
         if isinstance(node, ast.ImportFrom):
             base = _base(node, module, is_package)
             exports |= {alias.asname or alias.name: [base, alias.name] for alias in node.names}
     lines = source.splitlines(keepends=True)
     if is_own(module):
-        for node in ast.walk(tree):
+        for node in nodes:
             if _builds_nodes(node):
                 first, last = node.decorator_list[0].lineno, node.end_lineno or 0
                 lines[first - 1 : last] = [b""] * (last - first + 1)
         used = _used(tree)
-        for node in ast.walk(tree):
+        for node in nodes:
             if isinstance(node, ast.Import | ast.ImportFrom):
                 node.names = [one for one in node.names if (one.asname or one.name.partition(".")[0]) in used]
-    imported = [list(one) for one in _imported(tree, module, is_package)]
+    imported = [list(one) for one in _imported(nodes, module, is_package)]
     return {
         "hash": hashlib.sha256(b"".join(lines)).hexdigest()[:16],
         "imports": imported if is_own(module) else [*imported, *_attributes(tree)],
@@ -338,8 +338,8 @@ def _used(tree: ast.Module) -> set[str]:
     return names
 
 
-def _imported(tree: ast.AST, module: str, is_package: bool) -> Iterator[tuple[str, str | None]]:
-    for node in ast.walk(tree):
+def _imported(nodes: Iterable[ast.AST], module: str, is_package: bool) -> Iterator[tuple[str, str | None]]:
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from ((alias.name, None) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
