@@ -5,8 +5,8 @@
 The questions are the first 10 with an answer of each conversation. Of each run the prompt shows the first
 texts that have 200 words together, or one that is longer and cut to fit. (More texts would be cut to a few
 words each, since they share the prompt's tokens equally.) For each run it prints the mean of minus
-log p(answer | prompt) per token, in nats, and its paired differences from the first two runs, with intervals
-over conversations. The file keeps what was computed, and a second call goes on from there.
+log p(answer | prompt) per token, in nats, and its paired differences from `nothing` and `random session`,
+with intervals over conversations. The file keeps what was computed, and a second call goes on from there.
 """
 
 import json
@@ -66,9 +66,8 @@ def main(n: str, file: str, *folders: str) -> None:
     print(f"{len(ids)} questions of {len(set(owners))} conversations")
     for name, own in values.items():
         print(f"{name}: {interval(own, owners)}")
-        for other in list(values)[:2]:
-            if other != name:
-                print(f"    less {other}: {interval(own - values[other], owners)}")
+        for other in sorted({"nothing", "random session"} & values.keys() - {name}):
+            print(f"    less {other}: {interval(own - values[other], owners)}")
 
 
 def interval(of: np.ndarray, owners: list[str]) -> str:

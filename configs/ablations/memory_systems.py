@@ -2,7 +2,7 @@
 
 Each system has an environment of its own in the folder that the variable MEMORY_SYSTEMS names, and an
 adapter in examples/memory. One whose environment is missing has no row. Rows of systems have 40 memories,
-since several come from one session. A prompt shows the first 6 turns or 2 pieces of sessions: it shares its
+since several come from one session. A prompt shows the first 10 turns or 2 pieces of sessions: it shares its
 tokens equally among its texts, so 40 would be cut to a few words each. "grep" ranks sessions by the words
 that they share with the question. No row of a system calls a language model.
 
@@ -32,7 +32,7 @@ ROWS: dict[str, Overrides] = {
     "memory": PLAIN["memory"],
 }
 
-_TURNS: Overrides = {"corpus.chunk": "turns", "corpus.words": 1000, "corpus.stride": 1000, "select.k": 6}
+_TURNS: Overrides = {"corpus.chunk": "turns", "corpus.words": 1000, "corpus.stride": 1000, "select.k": 10}
 GIVEN: dict[str, Overrides] = {"mem0": _TURNS, "langmem": _TURNS}
 """What a system is given where that is not whole sessions: those that keep messages get a turn in each."""
 
