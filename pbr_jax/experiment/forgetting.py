@@ -347,27 +347,22 @@ class _Leaving:
             if not (texts or remarks or rated or known):
                 return {}
             if not dry:
-                self._erase_in(store, log, texts)
+                self._erase_in(store, log)
             return {"documents": len(texts), "remarks": len(remarks)}
 
-    def _erase_in(self, store: Store, log: Log | None, texts: Sequence[str]) -> None:
-        pairs = [(user, id) for user, ids in self.wanted.items() for id in ids]
-        for user in (user for user, ids in self.wanted.items() if not ids):
-            if log is not None:
-                changes.erase_user(store, log, user)
-            else:
-                changes.forget(store, user)
-        for _, id in pairs:
-            if log is not None and id.startswith(changes.MADE):
-                changes.erase_document(store, log, id)
-        if log is not None and pairs:
-            log.forget_ratings(pairs)
-        if texts and pairs:
-            changes.erase_made(texts, *self.wanted)
-            with store.changing() as writer:
-                for user, ids in self.wanted.items():
-                    writer.erase(user, *(id for id in ids if log is None or not id.startswith(changes.MADE)))
-            changes.erase_made(texts, *self.wanted)  # what others, who saw them until now, have made since
+    def _erase_in(self, store: Store, log: Log | None) -> None:
+        rest = {user: [*ids] for user, ids in self.wanted.items()}
+        if log is not None:
+            for user, ids in self.wanted.items():
+                if not ids:
+                    changes.erase_user(store, log, user)
+                for id in (id for id in ids if id.startswith(changes.MADE)):
+                    changes.erase_document(store, log, id)
+                    rest[user].remove(id)
+            rest = {user: ids for user, ids in rest.items() if ids}
+            log.forget_ratings((user, id) for user, ids in self.wanted.items() for id in ids)
+        if rest:
+            changes.forget(store, rest)
 
 
 def keep_marks(store: Path) -> None:

@@ -6,7 +6,6 @@ users, the pairs are (user, answer), or (user, these users together) and (these 
 """
 
 import contextlib
-import hashlib
 import hmac
 import os
 import sqlite3
@@ -103,7 +102,7 @@ def erase(texts: Iterable[str], users: Iterable[str] = (), *, gone: Gone = (), u
             find = "SELECT key FROM reads WHERE text=?"
             return {key for one in marks for (key,) in connection.execute(find, (one,))}
 
-        keys = found(one for text in texts for one in (mark(text), _older(text)))
+        keys = found(map(mark, texts))
         if owners := {*(mark(_name(user)) for user in users), *(name for name, _ in gone)}:
             together = found({*owners, mark(_name(ANYONE))})
             keys |= together | found(map(mark, together)) | found(one for _, one in gone)
@@ -189,11 +188,6 @@ def _name(user: str) -> str:
 
 def _document(user: str, id: str) -> str:
     return f"document\0{user}\0{id}"
-
-
-def _older(text: str) -> bytes:
-    """What stood for a text before there was a secret."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ The corpus follows every event once, in order, whatever was killed between the t
 goes what is found by the text (vectors, cached answers), then the text in the log and the corpus.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from sqlite3 import Connection
 
 from pbr_jax.base.types import Document, UserError
@@ -140,16 +140,19 @@ def erase_user(store: Store, log: Log, user: str) -> int:
     return len(remarks)
 
 
-def forget(store: Store, user: str, ids: Iterable[str] | None = None) -> None:
-    """Deletes a user, or documents of a user, from a store without remarks, and what was made of them."""
-    named = None if ids is None else [*ids]
-    texts = store.texts_of(user, named)
-    erase_made(texts, user)
-    if named is None:
-        store.forget(user)
-    else:
-        store.delete(user, named)
-    erase_made(texts, user)  # what others, who saw the documents until now, have made since
+def forget(store: Store, documents: Mapping[str, Collection[str]]) -> None:
+    """Deletes these documents of users, or all of users where none are named, from a store without remarks,
+    and what was made of them."""
+    known = [user for user in documents if user in store.columns.codes]
+    texts = [text for user in known for text in store.texts_of(user, documents[user] or None)]
+    erase_made(texts, *documents)
+    with store.changing() as writer:
+        for user in known:
+            if ids := documents[user]:
+                writer.erase(user, *ids)
+            else:
+                writer.forget(writer.code(user))
+    erase_made(texts, *documents)  # what others, who saw the documents until now, have made since
 
 
 def finish_erasing(store: Store, log: Log) -> None:

@@ -443,7 +443,7 @@ class Living(abc.ABC):
         rest = None if named is None else [id for id in named if not id.startswith(MADE)]
         if rest != []:
             with self._changing(grows=False) as store:
-                forget(store, user, rest)
+                forget(store, {user: rest or ()})
         if named and self.remarks.exists:
             self.remarks.log.forget_ratings((user, id) for id in named)
 
