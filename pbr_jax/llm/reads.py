@@ -34,6 +34,9 @@ _KEEP = (
 ANYONE = "\0"
 """In place of a user whose texts a prompt may show: any user's."""
 
+_LATE = b""
+"""In place of a text: the answer is under way, and goes with the end of its request or the next erasure."""
+
 Gone = Sequence[tuple[bytes, bytes]]  # what stands for a user, and for a text
 _Shown = Sequence[Iterable[str]]
 _questions: ContextVar[_Shown] = ContextVar("questions", default=())
@@ -46,10 +49,12 @@ def location() -> Path:
 
 
 def note(keys: Iterable[str], texts: Iterable[Sequence[str]]) -> None:
-    """Keeps which texts each answer is made from."""
+    """Keeps which texts each answer is made from; one that is made from none goes when it is finished."""
     with _connection() as (connection, mark):
-        pairs = [(mark(text), key) for key, own in zip(keys, texts, strict=True) for text in own]
-        connection.executemany("INSERT OR IGNORE INTO reads VALUES (?,?)", pairs)
+        for key, own in zip(keys, texts, strict=True):
+            connection.execute("DELETE FROM reads WHERE key=? AND text=?", (key, _LATE))
+            pairs = [(mark(text), key) for text in own] or [(_LATE, key)]
+            connection.executemany("INSERT OR IGNORE INTO reads VALUES (?,?)", pairs)
 
 
 def in_order(told: Sequence[bool]) -> contextlib.AbstractContextManager[object]:
@@ -73,8 +78,9 @@ def of_questions(shown: _Shown, *, texts_of_others: bool) -> Iterator[None]:
             users = [{*own, *(others if is_told else ())} for own, is_told in zip(shown, told)]
             note(new, [[_name(user) for user in own] for own in users])
             return
-        if not all(map(set, shown)):
-            return  # one is of nobody by whom it could be found, so none is kept (`erase_late`)
+        if not all(map(set, shown)):  # one is of nobody by whom it could be found
+            note(new, [()] * len(new))
+            return
         names = sorted(map(_name, others.union(*shown)))
         with _connection() as (_, mark):
             together = mark("\n".join(names)).hex()
@@ -109,18 +115,23 @@ def erase(texts: Iterable[str], users: Iterable[str] = (), *, gone: Gone = (), u
         if unknown:
             noted = {key for (key,) in connection.execute("SELECT DISTINCT key FROM reads")}
             keys |= Answers(answers()).keys() - noted
+        keys |= found([_LATE])
+        new = keys - Answers(answers()).keys() if keys else ()
+        under_way = [key for key in new if not found([mark(key)])]  # the others stand for several users
         erased = Answers(answers()).erase(keys)
         connection.executemany("DELETE FROM reads WHERE key=?", [(key,) for key in keys])
+        connection.executemany("INSERT INTO reads VALUES (?,?)", [(_LATE, key) for key in under_way])
     return erased
 
 
 def erase_late(keys: Iterable[str]) -> None:
     """Erases those of these answers whose texts were erased while they were made."""
     with _connection() as (connection, _):
-        find = "SELECT 1 FROM reads WHERE key=? LIMIT 1"
-        late = [key for key in keys if connection.execute(find, (key,)).fetchone() is None]
-    if late:
-        Answers(answers()).erase(late)
+        find = "SELECT 1 FROM reads WHERE key=? AND text != ? LIMIT 1"
+        late = [key for key in keys if connection.execute(find, (key, _LATE)).fetchone() is None]
+        if late:
+            Answers(answers()).erase(late)
+            connection.executemany("DELETE FROM reads WHERE key=?", [(key,) for key in late])
 
 
 # -- who is forgotten ----------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from pbr_jax.base.types import Candidate, Document, UserError
+from pbr_jax.llm import reads
 from pbr_jax.llm.protocol import TooLong
 from pbr_jax.serving.guard import Fault, Guard, Limits, Metrics, Work
 from pbr_jax.serving.keys import Caller, Keys, is_same
@@ -383,13 +384,15 @@ def _forgotten(system: System, user: str, ids: Sequence[str] | None = None) -> d
         system.forget(user, ids)
     except UserError:
         if there or remarks or system.store.named(user) in system.users():
-            raise  # else nothing is kept of the user
+            raise  # else nothing is kept of the user, but what a killed process left
+        reads.erase((), system.store.named(user))
     deleted = {"documents": len(there) if ids is None else len(set(ids)), "remarks": remarks}
     return {"deleted": deleted, "at": datetime.now(UTC).isoformat(timespec="seconds"), "not_reached": _LEFT}
 
 
 _LEFT = ["the run's data, its results and its stages in the cache (pbr-jax forget)", "backups and copies",
-         "what was sent to the server of a language model"]  # fmt: skip
+         "what was sent to the server of a language model",
+         "folders pbr_jax-* that killed processes left among the system's temporary files"]  # fmt: skip
 
 
 def _remarks(system: System, user: str) -> list[Any]:

@@ -17,6 +17,8 @@ from memories import HISTORIES, Client, echoing
 import pbr_jax
 from pbr_jax.config import Config
 from pbr_jax.experiment import forgetting, opening
+from pbr_jax.llm import reads
+from pbr_jax.llm.answers_file import Answers
 from pbr_jax.remarks.judge import Script
 from pbr_jax.serving.guard import Limits
 from pbr_jax.serving.keys import Caller, Keys
@@ -202,6 +204,31 @@ def test_nothing_of_what_a_user_did_is_left_whatever_it_was(
             there -= {user}
             assert left(words[user]) == []
             assert {user for user in users if left(words[user])} == there
+
+
+@pytest.mark.parametrize("user", ["bob", "eve"])  # the second one is not known
+def test_an_answer_of_a_process_that_was_killed_goes_with_the_next_deletion(
+    serve: Serve, config: Config, tmp_path: Path, monkeypatch: Any, user: str
+):
+    """The answer comes after the deletion, and the process dies before it can take it back."""
+    system = pbr_jax.open(config)
+    client, add = serve(system), Answers.add
+
+    def late(self: Answers, kind: str, values: Any, model: str) -> Any:
+        if values:
+            reads.erase((), user)
+        return add(self, kind, values, model)
+
+    def left() -> list[Path]:
+        files = (path for path in (tmp_path / "cache").rglob("*") if path.is_file())
+        return [path for path in files if b"CANARY" in path.read_bytes()]
+
+    monkeypatch.setattr(Answers, "add", late)
+    monkeypatch.setattr(reads, "erase_late", lambda keys: None)
+    assert client.ask("about CANARY", user=user).status == 200
+    assert left()
+    assert client("DELETE", f"/v1/users/{user}").status == 200
+    assert left() == []
 
 
 def test_thumbs_teach_the_order_of_similar_questions(serve: Serve, config: Config):
