@@ -385,7 +385,7 @@ def _forgotten(system: System, user: str, ids: Sequence[str] | None = None) -> d
     except UserError:
         if there or remarks or system.store.named(user) in system.users():
             raise  # else nothing is kept of the user, but what a killed process left
-        reads.erase((), system.store.named(user))
+        reads.erase((), [system.store.named(user)])
     deleted = {"documents": len(there) if ids is None else len(set(ids)), "remarks": remarks}
     return {"deleted": deleted, "at": datetime.now(UTC).isoformat(timespec="seconds"), "not_reached": _LEFT}
 

@@ -216,7 +216,7 @@ def test_an_answer_of_a_process_that_was_killed_goes_with_the_next_deletion(
 
     def late(self: Answers, kind: str, values: Any, model: str) -> Any:
         if values:
-            reads.erase((), user)
+            reads.erase((), [user])
         return add(self, kind, values, model)
 
     def left() -> list[Path]:
