@@ -210,13 +210,8 @@ def test_a_listener_hears_the_beginnings_of_answers_and_changes_none(tiny, stop)
 
 def test_a_model_that_can_think_is_not_heard(tiny, tmp_path):
     folder = shutil.copytree(tiny[0], tmp_path / "thinks")
-    words = json.loads((folder / "tokenizer.json").read_text())
-    first = next(one for one in words["added_tokens"] if one["id"] == 2)
     assert not JaxLLM(folder)._codec.thinks
-    del words["model"]["vocab"][first["content"]]
-    first["content"] = "</think>"
-    words["model"]["vocab"]["</think>"] = 2
-    (folder / "tokenizer.json").write_text(json.dumps(words))
+    save_byte_tokenizer(folder, ("<s>", "</think>"))
     llm, heard = JaxLLM(folder), []
     assert llm._codec.thinks
     with listening(lambda *of: heard.append(of)):
