@@ -278,9 +278,9 @@ def test_what_a_memory_system_and_its_runs_keep_is_forgotten(
     assert {"memory.jsonl", "asked.jsonl", "memories.jsonl", "rankings.jsonl"} <= {*holding(cache)}
     forgotten = forgetting.forget("ann", documents=documents)
     assert holding(cache) == holding(tmp_path / "out") == holding(tmp_path / "second") == []
-    left = [one for one in before if one["id"] in ("other", *["early"] * len(documents))]  # sees no s3
-    assert forgotten.runs == [{"run": str(tmp_path / "out"), "lines": len(before) - len(left)}]
-    assert list(results.records()) == left
+    stay = [one for one in before if one["id"] in ("other", *["early"] * len(documents))]  # sees no s3
+    assert forgotten.runs == [{"run": str(tmp_path / "out"), "lines": len(before) - len(stay)}]
+    assert list(results.records()) == stay
     pbr_jax.run(override(config, {"retrieve.k": 3}), tmp_path / "second")
     assert holding(cache) == []
     assert holding(cache, b"CANARYbobs1x")
