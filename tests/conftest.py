@@ -20,6 +20,11 @@ if "PYTEST_XDIST_WORKER" in os.environ and hasattr(os, "sched_setaffinity"):
     _cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, _cores[_worker::_workers] or [_cores[_worker % len(_cores)]])
 
+# Eight devices on one busy core may meet late, for which XLA would end the process after 40 seconds.
+os.environ["XLA_FLAGS"] = (
+    f"--xla_cpu_collective_call_terminate_timeout_seconds=600 {os.environ.get('XLA_FLAGS', '')}"
+)
+
 # Workers and the processes that tests start share what they compile; the first process makes the folder.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     _compiled = tempfile.TemporaryDirectory(prefix="pbr_jax_tests_")
