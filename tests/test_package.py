@@ -16,7 +16,7 @@ from pbr_jax.methods.select.behind import scaled
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "pbr_jax").rglob("*.py"))
-MOST_LINES = 59_045  # of the package; it may fall, and rise only in a change that says why
+MOST_LINES = 59_051  # of the package; it may fall, and rise only in a change that says why
 ABSENT = (
     "torch",
     "tensorflow",

@@ -247,7 +247,13 @@ async def _streamed(
     """A completion as a stream of events, once there is something to send. Raises Fault if there is not."""
     loop, texts = asyncio.get_running_loop(), asyncio.Queue[str | None]()
     reply = asyncio.ensure_future(ask(on_text=partial(loop.call_soon_threadsafe, texts.put_nowait)))
-    reply.add_done_callback(lambda _: texts.put_nowait(None))
+
+    def ended(reply: asyncio.Future[Reply]) -> None:
+        if not reply.cancelled():
+            reply.exception()  # else asyncio logs the error of a caller who has left
+        texts.put_nowait(None)
+
+    reply.add_done_callback(ended)
     first = await texts.get()
     if first is None:
         await reply

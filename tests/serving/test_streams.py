@@ -1,5 +1,7 @@
 """Answers that are sent while a model in this process writes them, against the same answers in one piece."""
 
+import asyncio
+import gc
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -80,3 +82,24 @@ def test_an_error_is_a_status_before_the_first_part_and_an_event_after_it(
     assert last["error"]["code"] == 400
     assert "secret" not in json.dumps(last)
     assert client.ask("about tea", user="ann").status == 200
+
+
+def test_the_error_of_a_caller_who_has_left_is_in_no_log(caplog: pytest.LogCaptureFixture):
+    pytest.importorskip("fastapi", reason="pip install 'pbr-jax[serve]'")
+    from pbr_jax.serving.app import _streamed
+
+    async def ask(on_text: Callable[[str], object]) -> Any:
+        on_text("a part")
+        await asyncio.sleep(0)
+        raise RuntimeError("a secret text")
+
+    async def left() -> None:
+        events = await _streamed(ask, lambda _: {}, "m")
+        await anext(events)
+        await asyncio.sleep(0.1)
+        await events.aclose()
+        del events
+        gc.collect()
+
+    asyncio.run(left())
+    assert "secret" not in caplog.text
