@@ -94,7 +94,7 @@ def test_the_error_of_a_caller_who_has_left_is_in_no_log(caplog: pytest.LogCaptu
         raise RuntimeError("a secret text")
 
     async def left() -> None:
-        events = await _streamed(ask, lambda _: {}, "m")
+        events: Any = await _streamed(ask, lambda _: {}, "m")
         await anext(events)
         await asyncio.sleep(0.1)
         await events.aclose()
